@@ -1,1 +1,25 @@
-//! (being written)
+//! CKKS over the ring Z[X]/(X^N + 1) in residue number systems: encoding, evaluation, key switching,
+//! bootstrapping and the wire format. There is no secret key in this crate.
+//!
+//! Everything that is stored is canonical, everything that is computed on ciphertexts is integer
+//! arithmetic, so results are the same bytes for any number of threads and any kernel.
+
+mod cipher;
+mod context;
+mod error;
+mod kernel;
+mod keys;
+mod modular;
+mod ntt;
+mod params;
+mod poly;
+
+pub use cipher::{Ciphertext, PlainKind, Plaintext, ScaleId};
+pub use context::Context;
+pub use error::{CkksError, ParamError};
+pub use kernel::{Kernel, ScalarKernel};
+pub use keys::{EvalKey, EvalKeys, KeyId, KeySource, KeySpec, expand_uniform};
+pub use modular::{Modulus, Shoup, is_prime};
+pub use ntt::NttTable;
+pub use params::{Params, Security, bound_128};
+pub use poly::{Domain, ExtPoly, Poly};

@@ -1,0 +1,206 @@
+//! Everything precomputed from a parameter set: moduli, transform tables, scale table, encoder roots.
+
+use crate::cipher::ScaleId;
+use crate::error::CkksError;
+use crate::error::ParamError;
+use crate::kernel::{Kernel, ScalarKernel};
+use crate::modular::Modulus;
+use crate::ntt::{NttTable, automorphism_table};
+use crate::params::Params;
+use rayon::prelude::*;
+use std::collections::HashMap;
+use std::sync::{Arc, RwLock};
+
+/// Precomputed tables of a parameter set. Moduli are numbered with all q first, then all p.
+#[derive(Debug)]
+pub struct Context {
+    params: Params,
+    digest: [u8; 32],
+    tables: Vec<NttTable>,
+    message_scales: Vec<f64>,
+    evalmod_scales: Vec<f64>,
+    automorphisms: RwLock<HashMap<usize, Arc<Vec<u32>>>>,
+    kernel: Arc<dyn Kernel>,
+}
+
+impl Context {
+    /// Builds the tables with the scalar kernel.
+    pub fn new(params: Params) -> Result<Arc<Context>, CkksError> {
+        Context::with_kernel(params, Arc::new(ScalarKernel))
+    }
+
+    /// Builds the tables; every kernel computes the same bytes.
+    pub fn with_kernel(params: Params, kernel: Arc<dyn Kernel>) -> Result<Arc<Context>, CkksError> {
+        params.check()?;
+        let n = params.n();
+        let moduli: Vec<u64> = params.q.iter().chain(&params.p).copied().collect();
+        let tables = moduli
+            .into_par_iter()
+            .map(|q| {
+                let m = Modulus::new(q).ok_or(ParamError::BadModulus(q))?;
+                NttTable::new(m, n)
+            })
+            .collect::<Result<Vec<_>, ParamError>>()?;
+        let (message_scales, evalmod_scales) = scales(&params);
+        Ok(Arc::new(Context {
+            digest: params.digest(),
+            tables,
+            message_scales,
+            evalmod_scales,
+            automorphisms: RwLock::new(HashMap::new()),
+            kernel,
+            params,
+        }))
+    }
+
+    /// The parameter set.
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// Digest of the parameter set.
+    pub fn params_digest(&self) -> &[u8; 32] {
+        &self.digest
+    }
+
+    /// Ring degree N.
+    pub fn n(&self) -> usize {
+        self.params.n()
+    }
+
+    /// Complex slots, N/2.
+    pub fn slots(&self) -> usize {
+        self.params.slots()
+    }
+
+    /// Number of ciphertext primes.
+    pub fn q_len(&self) -> usize {
+        self.params.q.len()
+    }
+
+    /// Number of special primes.
+    pub fn p_len(&self) -> usize {
+        self.params.p.len()
+    }
+
+    /// Number of moduli, q and p together.
+    pub fn moduli_len(&self) -> usize {
+        self.tables.len()
+    }
+
+    /// Modulus number `index` (all q, then all p).
+    pub fn modulus(&self, index: usize) -> &Modulus {
+        &self.tables[index].modulus
+    }
+
+    /// Number of the modulus of limb `limb` in a polynomial with `q_limbs` q limbs followed by special limbs.
+    pub fn ext_index(&self, q_limbs: usize, limb: usize) -> usize {
+        if limb < q_limbs {
+            limb
+        } else {
+            self.q_len() + limb - q_limbs
+        }
+    }
+
+    pub(crate) fn table(&self, index: usize) -> &NttTable {
+        &self.tables[index]
+    }
+
+    /// The kernel in use.
+    pub fn kernel(&self) -> &dyn Kernel {
+        &*self.kernel
+    }
+
+    /// Forward transform of one limb modulo modulus number `index`, in place; canonical coefficients in.
+    pub fn ntt_forward(&self, index: usize, limb: &mut [u64]) {
+        self.kernel.ntt_forward(&self.tables[index], limb);
+    }
+
+    /// Inverse transform of one limb, in place.
+    pub fn ntt_inverse(&self, index: usize, limb: &mut [u64]) {
+        self.kernel.ntt_inverse(&self.tables[index], limb);
+    }
+
+    /// Scale of a message ciphertext at that level (0 to 18).
+    pub fn scale(&self, level: usize) -> f64 {
+        self.message_scales[level]
+    }
+
+    /// Scale of a level on either row.
+    pub fn scale_of(&self, row: ScaleId, level: usize) -> Result<f64, CkksError> {
+        let (table, first) = match row {
+            ScaleId::Message => (&self.message_scales, 0),
+            ScaleId::EvalMod => (&self.evalmod_scales, self.params.boot_out_level()),
+        };
+        level
+            .checked_sub(first)
+            .and_then(|i| table.get(i))
+            .copied()
+            .ok_or(CkksError::BadLevel(level))
+    }
+
+    /// Lowest and highest level of a scale row.
+    pub fn level_range(&self, row: ScaleId) -> (usize, usize) {
+        match row {
+            ScaleId::Message => (0, self.params.boot_out_level()),
+            ScaleId::EvalMod => (self.params.boot_out_level(), self.params.max_level()),
+        }
+    }
+
+    /// Galois element of the rotation to the left by `steps` slots: 5^steps mod 2N.
+    pub fn galois_rotation(&self, steps: usize) -> usize {
+        let two_n = 2 * self.n();
+        let (mut r, mut base, mut e) = (1usize, 5usize, steps % self.slots());
+        while e != 0 {
+            if e & 1 == 1 {
+                r = r * base % two_n;
+            }
+            base = base * base % two_n;
+            e >>= 1;
+        }
+        r
+    }
+
+    /// Galois element of complex conjugation.
+    pub fn galois_conjugation(&self) -> usize {
+        2 * self.n() - 1
+    }
+
+    /// Permutation of NTT entries under X -> X^galois: out[k] = in[table[k]]. Cached.
+    pub fn automorphism(&self, galois: usize) -> Arc<Vec<u32>> {
+        let read = |map: &HashMap<usize, Arc<Vec<u32>>>| map.get(&galois).cloned();
+        let cached = match self.automorphisms.read() {
+            Ok(map) => read(&map),
+            Err(poisoned) => read(&poisoned.into_inner()),
+        };
+        if let Some(table) = cached {
+            return table;
+        }
+        let table = Arc::new(automorphism_table(self.n(), galois));
+        let mut map = match self.automorphisms.write() {
+            Ok(map) => map,
+            Err(poisoned) => poisoned.into_inner(),
+        };
+        map.entry(galois).or_insert(table).clone()
+    }
+}
+
+/// Scale tables: D_0 = 2^42 and D_l = sqrt(D_(l-1) * q_l), so that D_(l-1) = D_l^2 / q_l; the upper row
+/// starts at 2^8 * D_18. Built upward because the recurrence contracts in that direction: every entry
+/// stays close to its primes. IEEE multiplication and square root are correctly rounded, so this is exact
+/// on every machine.
+fn scales(params: &Params) -> (Vec<f64>, Vec<f64>) {
+    let climb = |start: f64, primes: &[u64]| {
+        let mut row = vec![start];
+        let mut d = start;
+        for &q in primes {
+            d = (d * q as f64).sqrt();
+            row.push(d);
+        }
+        row
+    };
+    let top = params.boot_out_level();
+    let message = climb((1u64 << 42) as f64, &params.q[1..=top]);
+    let evalmod = climb(256.0 * message[top], &params.q[top + 1..]);
+    (message, evalmod)
+}

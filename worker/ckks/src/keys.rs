@@ -1,0 +1,313 @@
+//! Evaluation keys. The uniform half of a key is regenerated from a seed, so only half of it travels.
+
+use crate::context::Context;
+use crate::error::CkksError;
+use rayon::prelude::*;
+use std::collections::HashMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Which evaluation key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum KeyId {
+    /// s^2 to s.
+    Relin,
+    /// Complex conjugation.
+    Conj,
+    /// Rotation to the left by that many slots: rot(v, r)[p] = v[p + r].
+    Rot(u32),
+    /// Dense secret to sparse ephemeral secret; exists only modulo q0*p0.
+    ToSparse,
+    /// Sparse ephemeral secret back to the dense one.
+    FromSparse,
+}
+
+impl KeyId {
+    /// Tag and argument on the wire.
+    pub(crate) fn to_wire(self) -> (u8, u32) {
+        match self {
+            KeyId::Relin => (0, 0),
+            KeyId::Conj => (1, 0),
+            KeyId::Rot(r) => (2, r),
+            KeyId::ToSparse => (3, 0),
+            KeyId::FromSparse => (4, 0),
+        }
+    }
+
+    pub(crate) fn from_wire(tag: u8, arg: u32) -> Option<KeyId> {
+        match (tag, arg) {
+            (0, 0) => Some(KeyId::Relin),
+            (1, 0) => Some(KeyId::Conj),
+            (2, r) if r != 0 => Some(KeyId::Rot(r)),
+            (3, 0) => Some(KeyId::ToSparse),
+            (4, 0) => Some(KeyId::FromSparse),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KeyId::Relin => f.write_str("relin"),
+            KeyId::Conj => f.write_str("conj"),
+            KeyId::Rot(r) => write!(f, "rot-{r}"),
+            KeyId::ToSparse => f.write_str("to-sparse"),
+            KeyId::FromSparse => f.write_str("from-sparse"),
+        }
+    }
+}
+
+impl FromStr for KeyId {
+    type Err = CkksError;
+
+    fn from_str(s: &str) -> Result<KeyId, CkksError> {
+        let bad = || CkksError::BadKeyName(s.chars().take(64).collect());
+        match s {
+            "relin" => Ok(KeyId::Relin),
+            "conj" => Ok(KeyId::Conj),
+            "to-sparse" => Ok(KeyId::ToSparse),
+            "from-sparse" => Ok(KeyId::FromSparse),
+            _ => {
+                let digits = s.strip_prefix("rot-").ok_or_else(bad)?;
+                if digits.starts_with('0') || !digits.bytes().all(|b| b.is_ascii_digit()) {
+                    return Err(bad());
+                }
+                Ok(KeyId::Rot(digits.parse().map_err(|_| bad())?))
+            }
+        }
+    }
+}
+
+/// A key that some circuit needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct KeySpec {
+    /// Which key.
+    pub id: KeyId,
+    /// Usable for ciphertexts of up to this many limbs.
+    pub limbs: usize,
+}
+
+impl KeySpec {
+    /// Special primes such a key uses: all, except one for the key to the sparse secret.
+    pub fn special(&self, ctx: &Context) -> usize {
+        if self.id == KeyId::ToSparse {
+            1
+        } else {
+            ctx.p_len()
+        }
+    }
+
+    /// Number of gadget digits.
+    pub fn digits(&self, ctx: &Context) -> usize {
+        self.limbs.div_ceil(ctx.params().alpha)
+    }
+
+    /// Checks limb count, rotation range, and the rule on the sparse secret.
+    pub fn check(&self, ctx: &Context) -> Result<(), CkksError> {
+        if self.limbs == 0 || self.limbs > ctx.q_len() {
+            return Err(CkksError::BadHeader("limbs"));
+        }
+        match self.id {
+            KeyId::ToSparse if self.limbs != 1 => Err(CkksError::SparseKeyTooLarge),
+            KeyId::Rot(r) if r == 0 || r as usize >= ctx.slots() => {
+                Err(CkksError::BadHeader("key id"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// One gadget component: b = -a*s + e + (P*t on the limbs of this digit, 0 elsewhere).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KeyDigit {
+    pub(crate) b: Vec<u64>,
+    pub(crate) a: Vec<u64>,
+}
+
+/// A key-switching key from a secret t to the secret s. NTT domain; every component has the q limbs
+/// first, then the special limbs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EvalKey {
+    pub(crate) id: KeyId,
+    pub(crate) limbs: usize,
+    pub(crate) special: usize,
+    pub(crate) seed: [u8; 32],
+    pub(crate) digits: Vec<KeyDigit>,
+}
+
+impl EvalKey {
+    /// Assembles a key from its seed and its computed halves: `b[digit]` holds (limbs + special) * N
+    /// residues, q limbs first.
+    pub fn from_parts(
+        ctx: &Context,
+        spec: KeySpec,
+        seed: [u8; 32],
+        b: Vec<Vec<u64>>,
+    ) -> Result<EvalKey, CkksError> {
+        spec.check(ctx)?;
+        let special = spec.special(ctx);
+        let n = ctx.n();
+        if b.len() != spec.digits(ctx) || b.iter().any(|x| x.len() != (spec.limbs + special) * n) {
+            return Err(CkksError::ShapeMismatch("key components"));
+        }
+        for x in &b {
+            for (i, limb) in x.chunks_exact(n).enumerate() {
+                let q = ctx.modulus(ctx.ext_index(spec.limbs, i)).value();
+                if let Some(index) = limb.iter().position(|&r| r >= q) {
+                    return Err(CkksError::ResidueOutOfRange { limb: i, index });
+                }
+            }
+        }
+        let digits = b
+            .into_iter()
+            .enumerate()
+            .map(|(digit, b)| KeyDigit {
+                a: EvalKey::uniform_half(ctx, spec, &seed, digit),
+                b,
+            })
+            .collect();
+        Ok(EvalKey {
+            id: spec.id,
+            limbs: spec.limbs,
+            special,
+            seed,
+            digits,
+        })
+    }
+
+    /// The uniform half of one digit, (limbs + special) * N residues in the NTT domain, q limbs first.
+    pub fn uniform_half(ctx: &Context, spec: KeySpec, seed: &[u8; 32], digit: usize) -> Vec<u64> {
+        let n = ctx.n();
+        let mut a = vec![0u64; (spec.limbs + spec.special(ctx)) * n];
+        a.par_chunks_exact_mut(n).enumerate().for_each(|(i, out)| {
+            let m = ctx.ext_index(spec.limbs, i);
+            fill_uniform(seed, spec.id, digit, m, ctx.modulus(m).value(), out);
+        });
+        a
+    }
+
+    /// Which key.
+    pub fn id(&self) -> KeyId {
+        self.id
+    }
+
+    /// Limbs it covers.
+    pub fn limbs(&self) -> usize {
+        self.limbs
+    }
+
+    /// Id and limbs.
+    pub fn spec(&self) -> KeySpec {
+        KeySpec {
+            id: self.id,
+            limbs: self.limbs,
+        }
+    }
+
+    /// Bytes held in memory.
+    pub fn bytes(&self) -> usize {
+        self.digits
+            .iter()
+            .map(|d| (d.a.len() + d.b.len()) * 8)
+            .sum()
+    }
+}
+
+/// `n` residues modulo `q`, uniform, determined by (seed, key, digit, modulus index). `modulus_index` is
+/// the position in the list of all q, then all p. BLAKE3 in extendable-output mode, rejection sampling.
+pub fn expand_uniform(
+    seed: &[u8; 32],
+    id: KeyId,
+    digit: usize,
+    modulus_index: usize,
+    q: u64,
+    n: usize,
+) -> Vec<u64> {
+    let mut out = vec![0u64; n];
+    fill_uniform(seed, id, digit, modulus_index, q, &mut out);
+    out
+}
+
+fn fill_uniform(
+    seed: &[u8; 32],
+    id: KeyId,
+    digit: usize,
+    modulus_index: usize,
+    q: u64,
+    out: &mut [u64],
+) {
+    let (tag, arg) = id.to_wire();
+    let mut h = blake3::Hasher::new_keyed(seed);
+    h.update(b"cipherhop evaluation key uniform half v1\0");
+    h.update(&[tag]);
+    h.update(&arg.to_le_bytes());
+    h.update(&(digit as u32).to_le_bytes());
+    h.update(&(modulus_index as u32).to_le_bytes());
+    h.update(&q.to_le_bytes());
+    let mut xof = h.finalize_xof();
+    let mask = u64::MAX >> q.leading_zeros();
+    let mut buffer = [0u8; 4096];
+    let mut filled = 0;
+    while filled < out.len() {
+        xof.fill(&mut buffer);
+        for word in buffer.chunks_exact(8) {
+            let mut b = [0u8; 8];
+            b.copy_from_slice(word);
+            let r = u64::from_le_bytes(b) & mask;
+            if r < q && filled < out.len() {
+                out[filled] = r;
+                filled += 1;
+            }
+        }
+    }
+}
+
+/// Where the evaluator finds its keys.
+pub trait KeySource: Send + Sync {
+    /// The key, or `MissingKey`.
+    fn key(&self, id: KeyId) -> Result<Arc<EvalKey>, CkksError>;
+}
+
+/// Keys held in memory.
+#[derive(Debug, Clone, Default)]
+pub struct EvalKeys {
+    keys: HashMap<KeyId, Arc<EvalKey>>,
+}
+
+impl EvalKeys {
+    /// No keys.
+    pub fn new() -> EvalKeys {
+        EvalKeys::default()
+    }
+
+    /// Adds a key; of two keys with the same id the one that covers more limbs stays.
+    pub fn insert(&mut self, key: EvalKey) {
+        let covered = self.keys.get(&key.id).is_some_and(|k| k.limbs >= key.limbs);
+        if !covered {
+            self.keys.insert(key.id, Arc::new(key));
+        }
+    }
+
+    /// Number of keys.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// True without keys.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// Bytes held in memory.
+    pub fn bytes(&self) -> usize {
+        self.keys.values().map(|k| k.bytes()).sum()
+    }
+}
+
+impl KeySource for EvalKeys {
+    fn key(&self, id: KeyId) -> Result<Arc<EvalKey>, CkksError> {
+        self.keys.get(&id).cloned().ok_or(CkksError::MissingKey(id))
+    }
+}

@@ -1,0 +1,155 @@
+//! RNS polynomials of Z_Q[X]/(X^N + 1), limb-major.
+
+use crate::context::Context;
+use crate::error::CkksError;
+use rayon::prelude::*;
+
+/// Representation of a polynomial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Domain {
+    /// Coefficients, natural order.
+    Coeff,
+    /// Values at the odd powers of a primitive 2N-th root, bit-reversed order.
+    Ntt,
+}
+
+/// A polynomial modulo q_0 .. q_(limbs-1). Residues are canonical.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Poly {
+    pub(crate) n: usize,
+    pub(crate) limbs: usize,
+    pub(crate) domain: Domain,
+    /// limb i is data[i*n .. (i+1)*n]
+    pub(crate) data: Vec<u64>,
+}
+
+impl Poly {
+    /// The zero polynomial.
+    pub fn zero(n: usize, limbs: usize, domain: Domain) -> Poly {
+        Poly {
+            n,
+            limbs,
+            domain,
+            data: vec![0; n * limbs],
+        }
+    }
+
+    /// Ring degree N.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Number of limbs.
+    pub fn limbs(&self) -> usize {
+        self.limbs
+    }
+
+    /// Representation.
+    pub fn domain(&self) -> Domain {
+        self.domain
+    }
+
+    /// Residues modulo q_i.
+    pub fn limb(&self, i: usize) -> &[u64] {
+        &self.data[i * self.n..(i + 1) * self.n]
+    }
+
+    /// Residues modulo q_i; the caller keeps them canonical.
+    pub fn limb_mut(&mut self, i: usize) -> &mut [u64] {
+        &mut self.data[i * self.n..(i + 1) * self.n]
+    }
+
+    /// Takes limb-major data of `limbs` * N residues; they must be canonical.
+    pub fn from_data(
+        ctx: &Context,
+        limbs: usize,
+        domain: Domain,
+        data: Vec<u64>,
+    ) -> Result<Poly, CkksError> {
+        if limbs == 0 || limbs > ctx.q_len() || data.len() != limbs * ctx.n() {
+            return Err(CkksError::ShapeMismatch("limbs"));
+        }
+        let poly = Poly {
+            n: ctx.n(),
+            limbs,
+            domain,
+            data,
+        };
+        poly.check_canonical(ctx)?;
+        Ok(poly)
+    }
+
+    /// Fails with the first residue that is not below its modulus.
+    pub(crate) fn check_canonical(&self, ctx: &Context) -> Result<(), CkksError> {
+        if self.limbs > ctx.q_len() {
+            return Err(CkksError::ShapeMismatch("limbs"));
+        }
+        for limb in 0..self.limbs {
+            let q = ctx.modulus(limb).value();
+            if let Some(index) = self.limb(limb).iter().position(|&r| r >= q) {
+                return Err(CkksError::ResidueOutOfRange { limb, index });
+            }
+        }
+        Ok(())
+    }
+
+    /// Transforms every limb to the NTT domain.
+    pub fn to_ntt(&mut self, ctx: &Context) {
+        if self.domain == Domain::Coeff {
+            self.data
+                .par_chunks_exact_mut(self.n)
+                .enumerate()
+                .for_each(|(i, limb)| ctx.ntt_forward(i, limb));
+            self.domain = Domain::Ntt;
+        }
+    }
+
+    /// Transforms every limb to coefficients.
+    pub fn to_coeff(&mut self, ctx: &Context) {
+        if self.domain == Domain::Ntt {
+            self.data
+                .par_chunks_exact_mut(self.n)
+                .enumerate()
+                .for_each(|(i, limb)| ctx.ntt_inverse(i, limb));
+            self.domain = Domain::Coeff;
+        }
+    }
+
+    /// Forgets the upper limbs.
+    pub(crate) fn truncate(&mut self, limbs: usize) {
+        debug_assert!(limbs <= self.limbs);
+        self.limbs = limbs;
+        self.data.truncate(limbs * self.n);
+    }
+
+    /// Copy of the lowest limbs.
+    pub(crate) fn lowest(&self, limbs: usize) -> Poly {
+        debug_assert!(limbs <= self.limbs);
+        Poly {
+            n: self.n,
+            limbs,
+            domain: self.domain,
+            data: self.data[..limbs * self.n].to_vec(),
+        }
+    }
+}
+
+/// A polynomial modulo q_0 .. q_(limbs-1) and all special primes, NTT domain; limbs of q first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExtPoly {
+    pub(crate) n: usize,
+    /// number of q limbs; the special limbs follow them
+    pub(crate) limbs: usize,
+    pub(crate) data: Vec<u64>,
+}
+
+impl ExtPoly {
+    /// The zero polynomial with `limbs` q limbs and `special` p limbs.
+    pub fn zero(n: usize, limbs: usize, special: usize) -> ExtPoly {
+        ExtPoly {
+            n,
+            limbs,
+            data: vec![0; n * (limbs + special)],
+        }
+    }
+}
