@@ -1,7 +1,26 @@
-//! The wire contract of coordinator, worker and owner: generated gRPC code.
+//! The wire contract of coordinator, worker and owner: generated gRPC code, identifiers, digests
+//! and the one table of error reasons.
+
+pub mod digest;
+pub mod ids;
+pub mod reason;
+pub mod status;
+
+pub use digest::{Digest, Hasher};
+pub use ids::{AccountId, AttemptId, ChainId, DeviceId, Nonce, ParseIdError, TokenId, UploadId};
+pub use reason::{Reason, Retry};
 
 /// Package `cipherhop.v1`, generated from `proto/cipherhop/v1/*.proto`.
 #[allow(missing_docs, clippy::all, clippy::pedantic)]
 pub mod v1 {
     tonic::include_proto!("cipherhop.v1");
 }
+
+/// Protocol versions this build speaks, lowest and highest.
+pub const PROTOCOL_RANGE: (u32, u32) = (1, 1);
+
+/// Bytes of data in one blob frame (1 MiB).
+pub const FRAME_BYTES: usize = 1 << 20;
+
+/// Largest gRPC message either side accepts, bytes (4 MiB).
+pub const MESSAGE_CAP_BYTES: usize = 4 << 20;
