@@ -1,6 +1,7 @@
 //! Everything precomputed from a parameter set: moduli, transform tables, scale table, encoder roots.
 
 use crate::cipher::ScaleId;
+use crate::encode::Encoder;
 use crate::error::CkksError;
 use crate::error::ParamError;
 use crate::kernel::{Kernel, ScalarKernel};
@@ -19,6 +20,7 @@ pub struct Context {
     tables: Vec<NttTable>,
     message_scales: Vec<f64>,
     evalmod_scales: Vec<f64>,
+    encoder: Encoder,
     automorphisms: RwLock<HashMap<usize, Arc<Vec<u32>>>>,
     kernel: Arc<dyn Kernel>,
 }
@@ -47,6 +49,7 @@ impl Context {
             tables,
             message_scales,
             evalmod_scales,
+            encoder: Encoder::new(params.slots()),
             automorphisms: RwLock::new(HashMap::new()),
             kernel,
             params,
@@ -100,6 +103,10 @@ impl Context {
         } else {
             self.q_len() + limb - q_limbs
         }
+    }
+
+    pub(crate) fn encoder(&self) -> &Encoder {
+        &self.encoder
     }
 
     pub(crate) fn table(&self, index: usize) -> &NttTable {

@@ -9,7 +9,7 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
     /// Name for reports.
     fn name(&self) -> &'static str;
 
-    /// In-place forward transform of the sub-ring of degree `a.len()` (a power of two from 8 up to the
+    /// In-place forward transform of the sub-ring of degree `a.len()` (a power of two from 2 up to the
     /// table's degree). Accepts inputs below 2q.
     fn ntt_forward(&self, table: &NttTable, a: &mut [u64]);
 

@@ -5,7 +5,9 @@
 //! arithmetic, so results are the same bytes for any number of threads and any kernel.
 
 mod cipher;
+mod complex;
 mod context;
+mod encode;
 mod error;
 mod kernel;
 mod keys;
@@ -13,8 +15,10 @@ mod modular;
 mod ntt;
 mod params;
 mod poly;
+mod roots;
 
 pub use cipher::{Ciphertext, PlainKind, Plaintext, ScaleId};
+pub use complex::Complex;
 pub use context::Context;
 pub use error::{CkksError, ParamError};
 pub use kernel::{Kernel, ScalarKernel};
