@@ -1,1 +1,5 @@
-//! (being written)
+//! The coordinator: hands out hops, verifies results, keeps the archive. It never holds a secret key or plaintext.
+
+pub mod auth;
+pub mod blobs;
+pub mod config;

@@ -1,0 +1,434 @@
+//! Blobs in a local folder: `sha256/ab/REST` for complete ones, `uploads/` for partial ones.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cipherhop_proto::Digest;
+use futures::future::BoxFuture;
+
+use super::partial::{self, Partial, sync_dir};
+use super::{
+    Appender, BlobError, BlobReader, BlobStore, Opened, StorageLimit, UploadKey, check_range, io,
+};
+
+/// What a local blob folder may use.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalLimits {
+    /// Disk space that is left to others, bytes.
+    pub headroom_bytes: u64,
+    /// Most that complete blobs and open uploads may take together, bytes.
+    pub quota_bytes: Option<u64>,
+    /// Largest single blob, bytes.
+    pub max_blob_bytes: u64,
+}
+
+impl Default for LocalLimits {
+    fn default() -> Self {
+        LocalLimits {
+            headroom_bytes: 256 << 20,
+            quota_bytes: None,
+            max_blob_bytes: 64 << 30,
+        }
+    }
+}
+
+/// Blob store in a local folder.
+#[derive(Clone)]
+pub struct LocalBlobs {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    root: PathBuf,
+    limits: LocalLimits,
+    ledger: Mutex<Ledger>,
+}
+
+/// What is in the folder and what is promised to open uploads.
+#[derive(Default)]
+struct Ledger {
+    complete_bytes: u64,
+    /// Declared size of each open upload, bytes.
+    promised: HashMap<UploadKey, u64>,
+    active: HashMap<UploadKey, Arc<Slot>>,
+}
+
+/// One upload in memory. The generation says who may write: opening or appending anew cuts off older streams.
+#[derive(Default)]
+struct Slot {
+    state: Mutex<SlotState>,
+}
+
+#[derive(Default)]
+struct SlotState {
+    generation: u64,
+    partial: Option<Partial>,
+}
+
+/// A panic while holding one of these locks leaves no half-made state behind: every file operation is resumable.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, BlobError> + Send + 'static,
+) -> Result<T, BlobError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(e) => Err(BlobError::Io {
+            action: "run a storage task",
+            source: std::io::Error::other(e),
+        }),
+    }
+}
+
+impl LocalBlobs {
+    /// Opens the folder, making it when new. Counts what is there; nothing is deleted.
+    pub fn open(root: &Path, limits: LocalLimits) -> Result<LocalBlobs, BlobError> {
+        let inner = Inner {
+            root: root.to_owned(),
+            limits,
+            ledger: Mutex::default(),
+        };
+        for folder in [inner.uploads(), inner.complete()] {
+            fs::create_dir_all(&folder).map_err(io("make the blob folder"))?;
+        }
+        sync_dir(root).map_err(io("make the blob folder durable"))?;
+        let mut ledger = Ledger::default();
+        for shard in fs::read_dir(inner.complete()).map_err(io("list blobs"))? {
+            for file in
+                fs::read_dir(shard.map_err(io("list blobs"))?.path()).map_err(io("list blobs"))?
+            {
+                ledger.complete_bytes += file
+                    .and_then(|f| f.metadata())
+                    .map_err(io("list blobs"))?
+                    .len();
+            }
+        }
+        for file in fs::read_dir(inner.uploads()).map_err(io("list uploads"))? {
+            let name = file.map_err(io("list uploads"))?.file_name();
+            let Some(name) = name.to_str().and_then(|n| n.strip_suffix(".state")) else {
+                continue;
+            };
+            let Some(id) = parse_name(name) else { continue };
+            if let Some((size, _)) = partial::peek(&inner.uploads(), name) {
+                ledger.promised.insert(id, size);
+            }
+        }
+        *lock(&inner.ledger) = ledger;
+        Ok(LocalBlobs {
+            inner: Arc::new(inner),
+        })
+    }
+}
+
+fn parse_name(name: &str) -> Option<UploadKey> {
+    let (sender, digest) = name.split_once('-')?;
+    UploadKey::from_bytes(&[hex::decode(sender).ok()?, hex::decode(digest).ok()?].concat())
+}
+
+impl Inner {
+    fn uploads(&self) -> PathBuf {
+        self.root.join("uploads")
+    }
+
+    fn complete(&self) -> PathBuf {
+        self.root.join("sha256")
+    }
+
+    /// Folder and path of a complete blob.
+    fn place(&self, digest: &Digest) -> (PathBuf, PathBuf) {
+        let name = hex::encode(digest.as_bytes());
+        let shard = self.complete().join(&name[..2]);
+        let path = shard.join(&name[2..]);
+        (shard, path)
+    }
+
+    fn size_of(&self, digest: &Digest) -> Result<Option<u64>, BlobError> {
+        match fs::metadata(self.place(digest).1) {
+            Ok(meta) => Ok(Some(meta.len())),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(io("look up a blob")(e)),
+        }
+    }
+
+    fn slot(&self, id: UploadKey) -> Arc<Slot> {
+        let mut ledger = lock(&self.ledger);
+        if ledger.active.len() > 1024 {
+            ledger.active.retain(|_, slot| Arc::strong_count(slot) > 1);
+        }
+        ledger.active.entry(id).or_default().clone()
+    }
+
+    /// Checks that `size` bytes for this upload, `have` of them on disk already, fit beside everything promised.
+    fn reserve(&self, id: UploadKey, size: u64, have: u64) -> Result<(), BlobError> {
+        let disk = nix::sys::statvfs::statvfs(&self.root)
+            .map_err(|e| io("ask for free space")(e.into()))?;
+        #[allow(clippy::unnecessary_cast)] // narrower types on some platforms
+        let free = (disk.blocks_available() as u64).saturating_mul(disk.fragment_size() as u64);
+        let mut ledger = lock(&self.ledger);
+        // Bytes that other uploads have on disk already are counted twice here; the error is on the safe side.
+        let others: u64 = ledger
+            .promised
+            .iter()
+            .filter(|(other, _)| **other != id)
+            .map(|(_, size)| size)
+            .sum();
+        let needed = size - have.min(size);
+        let mut room = vec![(
+            free.saturating_sub(self.limits.headroom_bytes + others),
+            StorageLimit::DiskHeadroom,
+        )];
+        if let Some(quota) = self.limits.quota_bytes {
+            room.push((
+                quota.saturating_sub(ledger.complete_bytes + others + have),
+                StorageLimit::Quota,
+            ));
+        }
+        for (available, limit) in room {
+            if needed > available {
+                return Err(BlobError::StorageFull {
+                    needed,
+                    available,
+                    limit,
+                });
+            }
+        }
+        ledger.promised.insert(id, size);
+        Ok(())
+    }
+
+    fn open_upload(&self, id: UploadKey, size: u64) -> Result<Opened, BlobError> {
+        let slot = self.slot(id);
+        let mut state = lock(&slot.state);
+        if let Some(complete) = self.size_of(&id.digest)? {
+            if complete != size {
+                return Err(BlobError::SizeConflict {
+                    digest: id.digest,
+                    before: complete,
+                    now: size,
+                });
+            }
+            return Ok(Opened::Complete(complete));
+        }
+        if size > self.limits.max_blob_bytes {
+            return Err(BlobError::TooLarge {
+                size,
+                limit: self.limits.max_blob_bytes,
+            });
+        }
+        state.generation += 1;
+        if let Some(open) = &mut state.partial {
+            // What the cut-off stream wrote is worth keeping.
+            open.commit().map_err(io("make an upload durable"))?;
+        }
+        state.partial = None;
+        let name = id.to_string();
+        let found = Partial::open(&self.uploads(), &name).map_err(io("open an upload"))?;
+        // A sender that changes its mind about the size starts anew.
+        if let Some(found) = found.filter(|found| found.size == size) {
+            self.reserve(id, size, found.committed)?;
+            return Ok(Opened::Resume(found.committed));
+        }
+        self.reserve(id, size, 0)?;
+        Partial::create(&self.uploads(), &name, size).map_err(io("start an upload"))?;
+        Ok(Opened::Resume(0))
+    }
+
+    fn append(self: &Arc<Self>, id: UploadKey, offset: u64) -> Result<LocalAppender, BlobError> {
+        let slot = self.slot(id);
+        let mut state = lock(&slot.state);
+        if let Some(open) = &mut state.partial {
+            open.commit().map_err(io("make an upload durable"))?;
+        }
+        state.partial = None;
+        let found =
+            Partial::open(&self.uploads(), &id.to_string()).map_err(io("open an upload"))?;
+        let found = found.ok_or(BlobError::NoUpload(id))?;
+        if offset != found.committed {
+            return Err(BlobError::WrongOffset {
+                offset,
+                committed: found.committed,
+            });
+        }
+        state.generation += 1;
+        let generation = state.generation;
+        state.partial = Some(found);
+        drop(state);
+        Ok(LocalAppender { slot, generation })
+    }
+
+    fn finish(&self, id: UploadKey) -> Result<u64, BlobError> {
+        let slot = self.slot(id);
+        let mut state = lock(&slot.state);
+        if let Some(size) = self.size_of(&id.digest)? {
+            self.forget(id);
+            return Ok(size);
+        }
+        if let Some(open) = &mut state.partial {
+            open.commit().map_err(io("make an upload durable"))?;
+        }
+        state.generation += 1;
+        state.partial = None;
+        let found =
+            Partial::open(&self.uploads(), &id.to_string()).map_err(io("open an upload"))?;
+        let found = found.ok_or(BlobError::NoUpload(id))?;
+        if found.committed < found.size {
+            return Err(BlobError::Truncated {
+                declared: found.size,
+                committed: found.committed,
+            });
+        }
+        let actual = Digest::from_bytes(found.hash().map_err(io("hash an upload"))?);
+        if actual != id.digest {
+            self.forget(id);
+            return Err(BlobError::DigestMismatch {
+                declared: id.digest,
+                actual,
+            });
+        }
+        self.publish(id, &found).map_err(io("publish a blob"))?;
+        lock(&self.ledger).complete_bytes += found.size;
+        self.forget(id);
+        Ok(found.size)
+    }
+
+    /// After this the blob is durable under its digest.
+    fn publish(&self, id: UploadKey, found: &Partial) -> std::io::Result<()> {
+        found.sync_all()?;
+        let (shard, path) = self.place(&id.digest);
+        if !shard.is_dir() {
+            fs::create_dir_all(&shard)?;
+            sync_dir(&self.complete())?;
+        }
+        let (part, _) = partial::paths(&self.uploads(), &id.to_string());
+        fs::rename(part, path)?;
+        sync_dir(&shard)?;
+        sync_dir(&self.uploads())
+    }
+
+    /// Drops what is left of an upload; a leftover file is harmless, so failures are ignored.
+    fn forget(&self, id: UploadKey) {
+        let (part, state) = partial::paths(&self.uploads(), &id.to_string());
+        let _ = fs::remove_file(state);
+        let _ = fs::remove_file(part);
+        lock(&self.ledger).promised.remove(&id);
+    }
+}
+
+struct LocalAppender {
+    slot: Arc<Slot>,
+    generation: u64,
+}
+
+impl LocalAppender {
+    fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Partial) -> Result<T, BlobError> + Send + 'static,
+    ) -> BoxFuture<'_, Result<T, BlobError>> {
+        let (slot, generation) = (self.slot.clone(), self.generation);
+        Box::pin(blocking(move || {
+            let mut state = lock(&slot.state);
+            let current = state.generation == generation;
+            match &mut state.partial {
+                Some(partial) if current => work(partial),
+                _ => Err(BlobError::TakenOver),
+            }
+        }))
+    }
+}
+
+impl Appender for LocalAppender {
+    fn write(&mut self, data: Vec<u8>) -> BoxFuture<'_, Result<(), BlobError>> {
+        self.with(move |partial| {
+            let got = partial.written.saturating_add(data.len() as u64);
+            if got > partial.size {
+                return Err(BlobError::TooLong {
+                    declared: partial.size,
+                    got,
+                });
+            }
+            partial.write(&data).map_err(|e| match e.kind() {
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => BlobError::StorageFull {
+                    needed: data.len() as u64,
+                    available: 0,
+                    limit: StorageLimit::DiskHeadroom,
+                },
+                _ => io("write an upload")(e),
+            })
+        })
+    }
+
+    fn commit(&mut self) -> BoxFuture<'_, Result<u64, BlobError>> {
+        self.with(|partial| partial.commit().map_err(io("make an upload durable")))
+    }
+}
+
+impl Drop for LocalAppender {
+    /// Closes the files of an idle upload.
+    fn drop(&mut self) {
+        let mut state = lock(&self.slot.state);
+        if state.generation == self.generation {
+            state.partial = None;
+        }
+    }
+}
+
+impl BlobStore for LocalBlobs {
+    fn open_upload(&self, id: UploadKey, size: u64) -> BoxFuture<'_, Result<Opened, BlobError>> {
+        let inner = self.inner.clone();
+        Box::pin(blocking(move || inner.open_upload(id, size)))
+    }
+
+    fn append(
+        &self,
+        id: UploadKey,
+        offset: u64,
+    ) -> BoxFuture<'_, Result<Box<dyn Appender>, BlobError>> {
+        let inner = self.inner.clone();
+        Box::pin(blocking(move || {
+            inner
+                .append(id, offset)
+                .map(|a| Box::new(a) as Box<dyn Appender>)
+        }))
+    }
+
+    fn finish(&self, id: UploadKey) -> BoxFuture<'_, Result<u64, BlobError>> {
+        let inner = self.inner.clone();
+        Box::pin(blocking(move || inner.finish(id)))
+    }
+
+    fn committed(&self, id: UploadKey) -> BoxFuture<'_, Result<u64, BlobError>> {
+        let inner = self.inner.clone();
+        Box::pin(blocking(move || {
+            Ok(partial::peek(&inner.uploads(), &id.to_string())
+                .map_or(0, |(_, committed)| committed))
+        }))
+    }
+
+    fn stat(&self, digest: Digest) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
+        let inner = self.inner.clone();
+        Box::pin(blocking(move || inner.size_of(&digest)))
+    }
+
+    fn read(
+        &self,
+        digest: Digest,
+        offset: u64,
+        length: u64,
+    ) -> BoxFuture<'_, Result<BlobReader, BlobError>> {
+        let inner = self.inner.clone();
+        Box::pin(blocking(move || {
+            let file = File::open(inner.place(&digest).1).map_err(|e| match e.kind() {
+                ErrorKind::NotFound => BlobError::NotFound(digest),
+                _ => io("open a blob")(e),
+            })?;
+            let size = file.metadata().map_err(io("open a blob"))?.len();
+            let end = check_range(size, offset, length)?;
+            Ok(BlobReader::of_file(file, size, offset, end))
+        }))
+    }
+}

@@ -1,0 +1,229 @@
+//! The configuration file (TOML). Every key has a default; unknown keys are refused.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::blobs::LocalLimits;
+
+/// Everything `serve` can be told in a file.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Leases and polling.
+    pub volunteers: Volunteers,
+    /// Blob storage.
+    pub blobs: BlobSettings,
+    /// The gRPC server.
+    pub server: Server,
+}
+
+/// How volunteers are treated.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Volunteers {
+    /// Suggested time between two Sync calls, seconds.
+    pub sync_seconds: u32,
+    /// Golden digests of the self-test that are let in (hexadecimal); empty: every one.
+    pub golden_digests: Vec<String>,
+}
+
+impl Default for Volunteers {
+    fn default() -> Self {
+        Volunteers {
+            sync_seconds: 30,
+            golden_digests: Vec::new(),
+        }
+    }
+}
+
+/// Blob storage.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BlobSettings {
+    /// Disk space left to others, bytes.
+    pub headroom_bytes: u64,
+    /// Most that blobs may take, bytes; 0 means no limit.
+    pub quota_bytes: u64,
+    /// Largest single blob, bytes.
+    pub max_blob_bytes: u64,
+    /// Largest trace of one attempt, bytes.
+    pub max_trace_bytes: u64,
+    /// Bytes an upload may be ahead of its last fsync.
+    pub commit_every_bytes: u64,
+    /// A blob stream without a byte for so long is ended, seconds.
+    pub idle_seconds: u64,
+}
+
+impl Default for BlobSettings {
+    fn default() -> Self {
+        let limits = LocalLimits::default();
+        BlobSettings {
+            headroom_bytes: limits.headroom_bytes,
+            quota_bytes: 0,
+            max_blob_bytes: limits.max_blob_bytes,
+            max_trace_bytes: 16 << 20,
+            commit_every_bytes: 16 << 20,
+            idle_seconds: 60,
+        }
+    }
+}
+
+impl BlobSettings {
+    /// Limits of the local blob folder.
+    pub fn local_limits(&self) -> LocalLimits {
+        LocalLimits {
+            headroom_bytes: self.headroom_bytes,
+            quota_bytes: (self.quota_bytes > 0).then_some(self.quota_bytes),
+            max_blob_bytes: self.max_blob_bytes,
+        }
+    }
+
+    /// Idle time-out of blob streams.
+    pub fn idle(&self) -> Duration {
+        Duration::from_secs(self.idle_seconds)
+    }
+}
+
+/// The gRPC server.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Server {
+    /// Time for open calls to end at shutdown, seconds.
+    pub shutdown_seconds: u64,
+    /// Time between keep-alive pings on an idle connection, seconds.
+    pub keepalive_seconds: u64,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Server {
+            shutdown_seconds: 5,
+            keepalive_seconds: 20,
+        }
+    }
+}
+
+/// Why a configuration was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file could not be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's answer.
+        source: std::io::Error,
+    },
+    /// Not TOML, an unknown key, or a value of the wrong type.
+    #[error("{path}: {source}")]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Where and what.
+        source: Box<toml::de::Error>,
+    },
+    /// A value that cannot work.
+    #[error("{key}: {problem}")]
+    Value {
+        /// Key in dotted form.
+        key: &'static str,
+        /// What is wrong and what would be right.
+        problem: String,
+    },
+}
+
+impl Config {
+    /// Defaults where `path` is `None`.
+    pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
+        let config = match path {
+            None => Config::default(),
+            Some(path) => {
+                let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+                    path: path.to_owned(),
+                    source,
+                })?;
+                toml::from_str(&text).map_err(|e| ConfigError::Syntax {
+                    path: path.to_owned(),
+                    source: Box::new(e),
+                })?
+            }
+        };
+        config.check()?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let positive = [
+            (
+                "volunteers.sync_seconds",
+                u64::from(self.volunteers.sync_seconds),
+            ),
+            ("blobs.max_blob_bytes", self.blobs.max_blob_bytes),
+            ("blobs.max_trace_bytes", self.blobs.max_trace_bytes),
+            ("blobs.commit_every_bytes", self.blobs.commit_every_bytes),
+            ("blobs.idle_seconds", self.blobs.idle_seconds),
+            ("server.keepalive_seconds", self.server.keepalive_seconds),
+        ];
+        for (key, value) in positive {
+            if value == 0 {
+                return Err(ConfigError::Value {
+                    key,
+                    problem: "must be above 0".into(),
+                });
+            }
+        }
+        for digest in &self.volunteers.golden_digests {
+            digest
+                .parse::<cipherhop_proto::Digest>()
+                .map_err(|e| ConfigError::Value {
+                    key: "volunteers.golden_digests",
+                    problem: format!("{digest:?}: {e}"),
+                })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> Result<Config, ConfigError> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        Config::load(Some(file.path()))
+    }
+
+    #[test]
+    fn printed_defaults_load_again() {
+        let text = toml::to_string(&Config::default()).unwrap();
+        assert_eq!(load(&text).unwrap(), Config::default());
+        assert_eq!(load("").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn unknown_keys_and_impossible_values_are_named() {
+        assert!(
+            load("[blobs]\nquotta_bytes = 1")
+                .unwrap_err()
+                .to_string()
+                .contains("quotta_bytes")
+        );
+        assert!(
+            load("[blobs]\nidle_seconds = 0")
+                .unwrap_err()
+                .to_string()
+                .contains("blobs.idle_seconds")
+        );
+        assert!(
+            load("[volunteers]\ngolden_digests = ['ab']")
+                .unwrap_err()
+                .to_string()
+                .contains("golden_digests")
+        );
+        let missing = Config::load(Some(Path::new("/nonexistent.toml"))).unwrap_err();
+        assert!(missing.to_string().contains("/nonexistent.toml"));
+    }
+}
