@@ -1,6 +1,8 @@
 //! The wire contract of coordinator, worker and owner: generated gRPC code, identifiers, digests
 //! and the one table of error reasons.
 
+#[cfg(feature = "client")]
+pub mod client;
 pub mod digest;
 pub mod ids;
 pub mod reason;
