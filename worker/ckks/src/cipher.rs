@@ -3,7 +3,7 @@
 
 use crate::context::Context;
 use crate::error::CkksError;
-use crate::poly::{Domain, Poly};
+use crate::poly::{Domain, ExtPoly, Poly};
 
 /// The two rows of the scale table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -72,6 +72,28 @@ impl Ciphertext {
     pub fn parts(&self) -> (&Poly, &Poly) {
         (&self.c0, &self.c1)
     }
+}
+
+/// A product that has not been rescaled yet: its scale is that of its level times a factor scale. Sums of
+/// products are formed here so that one rescale serves them all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Product(pub(crate) Ciphertext);
+
+impl Product {
+    /// Level of the factors; the rescaled result is one below.
+    pub fn level(&self) -> usize {
+        self.0.level
+    }
+}
+
+/// P times a ciphertext, modulo QP: what key switching yields before ModDown. Products with extended
+/// plaintexts and sums stay here (double hoisting, Bossuat et al. 2021).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExtCiphertext {
+    pub(crate) c0: ExtPoly,
+    pub(crate) c1: ExtPoly,
+    pub(crate) level: usize,
+    pub(crate) scale: ScaleId,
 }
 
 /// What a plaintext may be used for; decides its scale.

@@ -1,6 +1,7 @@
 //! Everything precomputed from a parameter set: moduli, transform tables, scale table, encoder roots.
 
 use crate::cipher::ScaleId;
+use crate::convert::BaseConverter;
 use crate::encode::Encoder;
 use crate::error::CkksError;
 use crate::error::ParamError;
@@ -21,8 +22,50 @@ pub struct Context {
     message_scales: Vec<f64>,
     evalmod_scales: Vec<f64>,
     encoder: Encoder,
+    converters: Converters,
     automorphisms: RwLock<HashMap<usize, Arc<Vec<u32>>>>,
     kernel: Arc<dyn Kernel>,
+}
+
+/// Base conversions that key switching and rescaling need.
+#[derive(Debug)]
+pub(crate) struct Converters {
+    /// [digit][k-1]: the first k limbs of a digit
+    pub(crate) digits: Vec<Vec<BaseConverter>>,
+    /// the special primes
+    pub(crate) special: BaseConverter,
+    /// the first special prime alone
+    pub(crate) special_one: BaseConverter,
+    /// [l]: q_l and the special primes, for ModDown and rescale at once
+    pub(crate) special_and: Vec<BaseConverter>,
+}
+
+impl Converters {
+    fn new(tables: &[NttTable], q_len: usize, alpha: usize) -> Converters {
+        let moduli: Vec<Modulus> = tables.iter().map(|t| t.modulus).collect();
+        let special: Vec<usize> = (q_len..moduli.len()).collect();
+        let digits = (0..q_len)
+            .step_by(alpha)
+            .map(|start| {
+                (start + 1..=q_len.min(start + alpha))
+                    .map(|end| BaseConverter::new(&moduli, &(start..end).collect::<Vec<_>>()))
+                    .collect()
+            })
+            .collect();
+        let special_and = (0..q_len)
+            .map(|l| {
+                let mut sources = special.clone();
+                sources.push(l);
+                BaseConverter::new(&moduli, &sources)
+            })
+            .collect();
+        Converters {
+            digits,
+            special: BaseConverter::new(&moduli, &special),
+            special_one: BaseConverter::new(&moduli, &special[..1]),
+            special_and,
+        }
+    }
 }
 
 impl Context {
@@ -46,12 +89,13 @@ impl Context {
         let (message_scales, evalmod_scales) = scales(&params);
         Ok(Arc::new(Context {
             digest: params.digest(),
-            tables,
             message_scales,
             evalmod_scales,
             encoder: Encoder::new(params.slots()),
+            converters: Converters::new(&tables, params.q.len(), params.alpha),
             automorphisms: RwLock::new(HashMap::new()),
             kernel,
+            tables,
             params,
         }))
     }
@@ -107,6 +151,10 @@ impl Context {
 
     pub(crate) fn encoder(&self) -> &Encoder {
         &self.encoder
+    }
+
+    pub(crate) fn converters(&self) -> &Converters {
+        &self.converters
     }
 
     pub(crate) fn table(&self, index: usize) -> &NttTable {

@@ -44,6 +44,22 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
         }
     }
 
+    /// out = sum of x * y over the terms. A second operand may be shorter than `out`: each of its values
+    /// then serves out.len() / y.len() consecutive entries. At most 2^20 terms.
+    fn dot(&self, m: &Modulus, out: &mut [u64], terms: &[(&[u64], &[u64])]);
+
+    /// Two sums of products that share their first operands, taken through a permutation:
+    /// out0 = sum x[table] * y0, out1 = sum x[table] * y1. All slices have the same length.
+    fn dot_permuted(
+        &self,
+        m: &Modulus,
+        out0: &mut [u64],
+        out1: &mut [u64],
+        table: &[u32],
+        terms0: &[(&[u64], &[u64])],
+        terms1: &[(&[u64], &[u64])],
+    );
+
     /// a = a * w
     fn scale(&self, m: &Modulus, a: &mut [u64], w: Shoup) {
         for x in a {
@@ -59,6 +75,71 @@ pub struct ScalarKernel;
 impl Kernel for ScalarKernel {
     fn name(&self) -> &'static str {
         "scalar"
+    }
+
+    fn dot(&self, m: &Modulus, out: &mut [u64], terms: &[(&[u64], &[u64])]) {
+        const TILE: usize = 512;
+        let n = out.len();
+        let mut acc = [0u128; TILE];
+        for (tile, out) in out.chunks_mut(TILE).enumerate() {
+            let (start, acc) = (tile * TILE, &mut acc[..out.len()]);
+            acc.fill(0);
+            for (x, y) in terms {
+                let x = &x[start..start + acc.len()];
+                let repeat = n / y.len();
+                if repeat == 1 {
+                    let y = &y[start..start + acc.len()];
+                    for ((a, x), y) in acc.iter_mut().zip(x).zip(y) {
+                        *a += *x as u128 * *y as u128;
+                    }
+                } else {
+                    let run = repeat.min(acc.len());
+                    let y = &y[start / repeat..];
+                    for ((a, x), y) in acc.chunks_mut(run).zip(x.chunks(run)).zip(y) {
+                        for (a, x) in a.iter_mut().zip(x) {
+                            *a += *x as u128 * *y as u128;
+                        }
+                    }
+                }
+            }
+            for (o, a) in out.iter_mut().zip(acc.iter()) {
+                *o = m.reduce_u128(*a);
+            }
+        }
+    }
+
+    fn dot_permuted(
+        &self,
+        m: &Modulus,
+        out0: &mut [u64],
+        out1: &mut [u64],
+        table: &[u32],
+        terms0: &[(&[u64], &[u64])],
+        terms1: &[(&[u64], &[u64])],
+    ) {
+        const TILE: usize = 256;
+        let (mut acc0, mut acc1) = ([0u128; TILE], [0u128; TILE]);
+        let outs = out0.chunks_mut(TILE).zip(out1.chunks_mut(TILE));
+        for ((tile, table), (out0, out1)) in table.chunks(TILE).enumerate().zip(outs) {
+            let range = tile * TILE..tile * TILE + table.len();
+            acc0.fill(0);
+            acc1.fill(0);
+            for ((x, y0), (_, y1)) in terms0.iter().zip(terms1) {
+                let factors = y0[range.clone()].iter().zip(&y1[range.clone()]);
+                let sums = acc0.iter_mut().zip(&mut acc1);
+                for (((a0, a1), k), (y0, y1)) in sums.zip(table).zip(factors) {
+                    let x = x[*k as usize] as u128;
+                    *a0 += x * *y0 as u128;
+                    *a1 += x * *y1 as u128;
+                }
+            }
+            for (o, a) in out0.iter_mut().zip(&acc0) {
+                *o = m.reduce_u128(*a);
+            }
+            for (o, a) in out1.iter_mut().zip(&acc1) {
+                *o = m.reduce_u128(*a);
+            }
+        }
     }
 
     fn ntt_forward(&self, table: &NttTable, a: &mut [u64]) {

@@ -153,3 +153,14 @@ impl ExtPoly {
         }
     }
 }
+
+impl ExtPoly {
+    /// Number of limbs, q and special together.
+    pub(crate) fn total(&self) -> usize {
+        self.data.len() / self.n
+    }
+
+    pub(crate) fn limb(&self, i: usize) -> &[u64] {
+        &self.data[i * self.n..(i + 1) * self.n]
+    }
+}

@@ -1,0 +1,147 @@
+//! Exact centred base conversion between residue bases (Bajard et al. 2016; Halevi, Polyakov, Shoup 2019),
+//! with the overflow counted in 60-bit fixed point instead of floating point: the count is off by one only
+//! within 2^-57 of a tie, where either answer is a valid representative, and it is the same everywhere.
+
+use crate::modular::{Modulus, Shoup};
+
+/// Constants to convert from the base {d_0 .. d_(k-1)}, D their product, to any modulus of the chain.
+#[derive(Debug)]
+pub(crate) struct BaseConverter {
+    pub(crate) sources: Vec<SourceConstants>,
+    /// target t: k residues of D/d_i modulo t, then t - (D mod t)
+    targets: Vec<u64>,
+    /// D^-1 modulo t, or 0 where t divides D
+    pub(crate) inverse: Vec<Shoup>,
+    /// D modulo t
+    pub(crate) product: Vec<Shoup>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SourceConstants {
+    pub(crate) modulus: Modulus,
+    /// (D/d_i)^-1 modulo d_i
+    pub(crate) hat_inverse: Shoup,
+    /// floor(2^(63 + bit length of d_i) / d_i)
+    pub(crate) reciprocal: u64,
+    /// takes x * reciprocal to 60 fractional bits
+    pub(crate) shift: u32,
+}
+
+pub(crate) const FRACTION_BITS: u32 = 60;
+
+/// Most moduli in a source base: a digit of 8, or the special primes with one ciphertext prime.
+pub(crate) const MAX_SOURCES: usize = 9;
+
+impl BaseConverter {
+    /// `sources` are positions in `moduli`.
+    pub(crate) fn new(moduli: &[Modulus], sources: &[usize]) -> BaseConverter {
+        debug_assert!(!sources.is_empty() && sources.len() <= MAX_SOURCES);
+        let product_without = |skip: Option<usize>, m: &Modulus| {
+            sources
+                .iter()
+                .filter(|&&s| Some(s) != skip)
+                .fold(1, |acc, &s| m.mul(acc, m.reduce(moduli[s].value())))
+        };
+        let constants = sources
+            .iter()
+            .map(|&s| {
+                let m = moduli[s];
+                let bits = 64 - m.value().leading_zeros();
+                SourceConstants {
+                    modulus: m,
+                    hat_inverse: m.shoup(m.inv(product_without(Some(s), &m))),
+                    reciprocal: ((1u128 << (64 + bits - 1)) / m.value() as u128) as u64,
+                    shift: 64 + bits - 1 - FRACTION_BITS,
+                }
+            })
+            .collect();
+        let mut targets = Vec::with_capacity(moduli.len() * (sources.len() + 1));
+        let (mut inverse, mut product) = (Vec::new(), Vec::new());
+        for m in moduli {
+            targets.extend(sources.iter().map(|&s| product_without(Some(s), m)));
+            let d = product_without(None, m);
+            targets.push(m.value() - d);
+            product.push(m.shoup(d));
+            inverse.push(m.shoup(if d == 0 { 0 } else { m.inv(d) }));
+        }
+        BaseConverter {
+            sources: constants,
+            targets,
+            inverse,
+            product,
+        }
+    }
+
+    /// Number of source moduli.
+    pub(crate) fn len(&self) -> usize {
+        self.sources.len()
+    }
+
+    /// Constants of target modulus number `index`: k residues, then the negated product.
+    pub(crate) fn target(&self, index: usize) -> &[u64] {
+        let stride = self.len() + 1;
+        &self.targets[index * stride..(index + 1) * stride]
+    }
+}
+
+/// The source side of a conversion, shared by all targets.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    /// k limbs: x_i * (D/d_i)^-1 mod d_i
+    pub(crate) hats: Vec<u64>,
+    /// how many times D has to be taken off for the centred representative
+    pub(crate) overflow: Vec<u64>,
+}
+
+/// Scales the source limbs (k of them, in coefficients) in place and counts the overflow.
+pub(crate) fn prepare(conv: &BaseConverter, n: usize, mut limbs: Vec<u64>) -> Prepared {
+    debug_assert_eq!(limbs.len(), conv.len() * n);
+    let mut overflow = vec![1u64 << (FRACTION_BITS - 1); n];
+    for (limb, c) in limbs.chunks_exact_mut(n).zip(&conv.sources) {
+        let (m, w) = (c.modulus, c.hat_inverse);
+        for (x, f) in limb.iter_mut().zip(&mut overflow) {
+            *x = m.mul_shoup(w, *x);
+            *f += ((*x as u128 * c.reciprocal as u128) >> c.shift) as u64;
+        }
+    }
+    for f in &mut overflow {
+        *f >>= FRACTION_BITS;
+    }
+    Prepared {
+        hats: limbs,
+        overflow,
+    }
+}
+
+fn convert_k<const K: usize>(m: &Modulus, w: &[u64], p: &Prepared, n: usize, out: &mut [u64]) {
+    let mut limbs = [&p.hats[..0]; K];
+    for (i, limb) in limbs.iter_mut().enumerate() {
+        *limb = &p.hats[i * n..(i + 1) * n];
+    }
+    let mut weights = [0u64; K];
+    weights.copy_from_slice(&w[..K]);
+    let negated = w[K];
+    for (c, (o, v)) in out.iter_mut().zip(&p.overflow).enumerate() {
+        let mut acc = (*v * negated) as u128;
+        for i in 0..K {
+            acc += limbs[i][c] as u128 * weights[i] as u128;
+        }
+        *o = m.reduce_u128(acc);
+    }
+}
+
+/// One target limb of the centred representative; `m` and `weights` belong to the target.
+pub(crate) fn convert(m: &Modulus, weights: &[u64], p: &Prepared, out: &mut [u64]) {
+    let n = out.len();
+    match weights.len() - 1 {
+        1 => convert_k::<1>(m, weights, p, n, out),
+        2 => convert_k::<2>(m, weights, p, n, out),
+        3 => convert_k::<3>(m, weights, p, n, out),
+        4 => convert_k::<4>(m, weights, p, n, out),
+        5 => convert_k::<5>(m, weights, p, n, out),
+        6 => convert_k::<6>(m, weights, p, n, out),
+        7 => convert_k::<7>(m, weights, p, n, out),
+        8 => convert_k::<8>(m, weights, p, n, out),
+        _ => convert_k::<9>(m, weights, p, n, out),
+    }
+}

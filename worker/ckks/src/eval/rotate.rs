@@ -1,0 +1,185 @@
+//! Rotations and conjugation. A single rotation takes the same path as a hoisted one, so both give the
+//! same bytes.
+
+use super::Evaluator;
+use crate::cipher::{Ciphertext, ExtCiphertext, Product};
+use crate::error::CkksError;
+use crate::keys::KeyId;
+use crate::poly::{ExtPoly, Poly};
+use crate::switch::Digits;
+
+impl Evaluator {
+    /// Slots moved to the left by `steps` (any sign): rot(v, r)[p] = v[p + r].
+    pub fn rotate(&self, a: &Ciphertext, steps: i64) -> Result<Ciphertext, CkksError> {
+        let steps = self.reduced_steps(steps);
+        if steps == 0 {
+            return Ok(a.clone());
+        }
+        let digits = self.hoist(a);
+        Ok(self
+            .ctx
+            .mod_down_ciphertext(&self.rotated(a, &digits, steps)?))
+    }
+
+    /// Several rotations of one ciphertext; the decomposition is shared.
+    pub fn rotate_hoisted(
+        &self,
+        a: &Ciphertext,
+        steps: &[i64],
+    ) -> Result<Vec<Ciphertext>, CkksError> {
+        let digits = steps
+            .iter()
+            .any(|&s| self.reduced_steps(s) != 0)
+            .then(|| self.hoist(a));
+        steps
+            .iter()
+            .map(|&s| match (&digits, self.reduced_steps(s)) {
+                (Some(d), s) if s != 0 => Ok(self.ctx.mod_down_ciphertext(&self.rotated(a, d, s)?)),
+                _ => Ok(a.clone()),
+            })
+            .collect()
+    }
+
+    /// Complex conjugate of every slot.
+    pub fn conjugate(&self, a: &Ciphertext) -> Result<Ciphertext, CkksError> {
+        let x = self.automorphism_ext(a, &self.hoist(a), KeyId::Conj)?;
+        Ok(self.ctx.mod_down_ciphertext(&x))
+    }
+
+    /// Rotates a product before its rescale.
+    pub fn rotate_product(&self, a: &Product, steps: i64) -> Result<Product, CkksError> {
+        self.rotate(&a.0, steps).map(Product)
+    }
+
+    /// Conjugates a product before its rescale.
+    pub fn conjugate_product(&self, a: &Product) -> Result<Product, CkksError> {
+        self.conjugate(&a.0).map(Product)
+    }
+
+    /// `steps` modulo the number of slots.
+    pub(crate) fn reduced_steps(&self, steps: i64) -> u32 {
+        steps.rem_euclid(self.ctx.slots() as i64) as u32
+    }
+
+    /// The part of a rotation of `a` that all rotations share.
+    pub fn hoist(&self, a: &Ciphertext) -> Digits {
+        self.ctx.decompose(&a.c1)
+    }
+
+    /// A rotation left modulo QP (P times the rotated ciphertext); `digits` come from `hoist(a)`.
+    pub fn rotate_ext(
+        &self,
+        a: &Ciphertext,
+        digits: &Digits,
+        steps: i64,
+    ) -> Result<ExtCiphertext, CkksError> {
+        match self.reduced_steps(steps) {
+            0 => Ok(self.extend(a)),
+            steps => self.rotated(a, digits, steps),
+        }
+    }
+
+    fn rotated(
+        &self,
+        a: &Ciphertext,
+        digits: &Digits,
+        steps: u32,
+    ) -> Result<ExtCiphertext, CkksError> {
+        self.automorphism_ext(a, digits, KeyId::Rot(steps))
+    }
+
+    /// P times a ciphertext.
+    pub fn extend(&self, a: &Ciphertext) -> ExtCiphertext {
+        ExtCiphertext {
+            c0: self.ctx.lift_ext(&a.c0),
+            c1: self.ctx.lift_ext(&a.c1),
+            level: a.level,
+            scale: a.scale,
+        }
+    }
+
+    fn galois(&self, id: KeyId) -> usize {
+        match id {
+            KeyId::Rot(steps) => self.ctx.galois_rotation(steps as usize),
+            _ => self.ctx.galois_conjugation(),
+        }
+    }
+
+    /// Automorphism and key switch of `a`, modulo QP.
+    pub(crate) fn automorphism_ext(
+        &self,
+        a: &Ciphertext,
+        digits: &Digits,
+        id: KeyId,
+    ) -> Result<ExtCiphertext, CkksError> {
+        if digits.limbs != a.level + 1 {
+            return Err(CkksError::ShapeMismatch("digits of another ciphertext"));
+        }
+        let key = self.keys.key(id)?;
+        let table = self.ctx.automorphism(self.galois(id));
+        let (mut c0, c1) = self.ctx.inner_product(digits, &key, Some(&table))?;
+        let moved: Poly = self.ctx.permute(&a.c0, &table);
+        self.ctx.add_lifted(&mut c0, &moved);
+        Ok(ExtCiphertext {
+            c0,
+            c1,
+            level: a.level,
+            scale: a.scale,
+        })
+    }
+
+    /// Rotates an extended ciphertext: only the second component goes through ModDown and a key switch,
+    /// the first stays modulo QP.
+    pub fn rotate_extended(
+        &self,
+        a: &ExtCiphertext,
+        steps: i64,
+    ) -> Result<ExtCiphertext, CkksError> {
+        let steps = self.reduced_steps(steps);
+        if steps == 0 {
+            return Ok(a.clone());
+        }
+        let id = KeyId::Rot(steps);
+        let key = self.keys.key(id)?;
+        let table = self.ctx.automorphism(self.galois(id));
+        let digits = self.ctx.decompose(&self.ctx.mod_down(&a.c1));
+        let (mut c0, c1) = self.ctx.inner_product(&digits, &key, Some(&table))?;
+        let moved: ExtPoly = self.ctx.permute_ext(&a.c0, &table);
+        self.ctx.add_ext(&mut c0, &moved);
+        Ok(ExtCiphertext {
+            c0,
+            c1,
+            level: a.level,
+            scale: a.scale,
+        })
+    }
+
+    /// x += y for extended ciphertexts of one level.
+    pub fn add_extended(&self, x: &mut ExtCiphertext, y: &ExtCiphertext) -> Result<(), CkksError> {
+        if x.level != y.level || x.scale != y.scale {
+            return Err(CkksError::ScaleMismatch(x.scale, y.scale));
+        }
+        self.ctx.add_ext(&mut x.c0, &y.c0);
+        self.ctx.add_ext(&mut x.c1, &y.c1);
+        Ok(())
+    }
+
+    /// Divides an extended product by P: still to be rescaled.
+    pub fn mod_down_product(&self, x: &ExtCiphertext) -> Product {
+        Product(self.ctx.mod_down_ciphertext(x))
+    }
+
+    /// Divides an extended product by P and rescales it, in one rounding.
+    pub fn mod_down_rescale(&self, x: &ExtCiphertext) -> Result<Ciphertext, CkksError> {
+        if x.level == 0 {
+            return Err(CkksError::LevelTooLow { have: 0, need: 1 });
+        }
+        self.ctx.scale_of(x.scale, x.level - 1)?;
+        Ok(Ciphertext {
+            c0: self.ctx.mod_down_rescale(&x.c0),
+            c1: self.ctx.mod_down_rescale(&x.c1),
+            level: x.level - 1,
+            scale: x.scale,
+        })
+    }
+}
