@@ -3,3 +3,5 @@
 pub mod auth;
 pub mod blobs;
 pub mod config;
+pub mod domain;
+pub mod store;
