@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::error::CkksError;
+use crate::params::Params;
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::fmt;
@@ -92,26 +93,38 @@ pub struct KeySpec {
 impl KeySpec {
     /// Special primes such a key uses: all, except one for the key to the sparse secret.
     pub fn special(&self, ctx: &Context) -> usize {
+        self.special_of(ctx.params())
+    }
+
+    pub(crate) fn special_of(&self, params: &Params) -> usize {
         if self.id == KeyId::ToSparse {
             1
         } else {
-            ctx.p_len()
+            params.p.len()
         }
     }
 
     /// Number of gadget digits.
     pub fn digits(&self, ctx: &Context) -> usize {
-        self.limbs.div_ceil(ctx.params().alpha)
+        self.digits_of(ctx.params())
+    }
+
+    pub(crate) fn digits_of(&self, params: &Params) -> usize {
+        self.limbs.div_ceil(params.alpha)
     }
 
     /// Checks limb count, rotation range, and the rule on the sparse secret.
     pub fn check(&self, ctx: &Context) -> Result<(), CkksError> {
-        if self.limbs == 0 || self.limbs > ctx.q_len() {
+        self.check_in(ctx.params())
+    }
+
+    pub(crate) fn check_in(&self, params: &Params) -> Result<(), CkksError> {
+        if self.limbs == 0 || self.limbs > params.q.len() {
             return Err(CkksError::BadHeader("limbs"));
         }
         match self.id {
             KeyId::ToSparse if self.limbs != 1 => Err(CkksError::SparseKeyTooLarge),
-            KeyId::Rot(r) if r == 0 || r as usize >= ctx.slots() => {
+            KeyId::Rot(r) if r == 0 || r as usize >= params.slots() => {
                 Err(CkksError::BadHeader("key id"))
             }
             _ => Ok(()),

@@ -19,6 +19,7 @@ mod params;
 mod poly;
 mod roots;
 mod switch;
+mod wire;
 
 pub use cipher::{Ciphertext, ExtCiphertext, PlainKind, Plaintext, Product, ScaleId};
 pub use complex::Complex;
@@ -32,3 +33,6 @@ pub use ntt::NttTable;
 pub use params::{Params, Security, bound_128};
 pub use poly::{Domain, ExtPoly, Poly};
 pub use switch::Digits;
+pub use wire::{
+    CiphertextInfo, KeyInfo, ciphertext_size, inspect, inspect_key, key_size, peek_key,
+};
