@@ -2,9 +2,11 @@
 //! There is no secret key in this crate.
 
 pub mod calib;
+pub mod calibrate;
 pub mod error;
 pub mod fold;
 pub mod hexfloat;
 pub mod keys;
 pub mod model;
 pub mod run;
+pub mod stats;
