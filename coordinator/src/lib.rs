@@ -2,8 +2,6 @@
 
 pub mod auth;
 pub mod blobs;
-pub mod clock;
 pub mod config;
 pub mod domain;
-pub mod service;
 pub mod store;

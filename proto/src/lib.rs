@@ -5,7 +5,6 @@
 pub mod client;
 pub mod digest;
 pub mod ids;
-pub mod manifest;
 pub mod reason;
 pub mod status;
 

@@ -4,6 +4,8 @@
 //! Everything that is stored is canonical, everything that is computed on ciphertexts is integer
 //! arithmetic, so results are the same bytes for any number of threads and any kernel.
 
+mod boot;
+mod cheb;
 mod cipher;
 mod complex;
 mod context;
@@ -13,6 +15,7 @@ mod error;
 mod eval;
 mod kernel;
 mod keys;
+mod linear;
 mod modular;
 mod ntt;
 mod params;
@@ -21,6 +24,8 @@ mod roots;
 mod switch;
 mod wire;
 
+pub use boot::{BootProfile, Bootstrapper};
+pub use cheb::{ChebPoly, cheb_depth};
 pub use cipher::{Ciphertext, ExtCiphertext, PlainKind, Plaintext, Product, ScaleId};
 pub use complex::Complex;
 pub use context::Context;
@@ -28,6 +33,7 @@ pub use error::{CkksError, ParamError};
 pub use eval::{Evaluator, Tensor};
 pub use kernel::{Kernel, ScalarKernel};
 pub use keys::{EvalKey, EvalKeys, KeyId, KeySource, KeySpec, expand_uniform};
+pub use linear::{LinearMap, PreparedMap};
 pub use modular::{Modulus, Shoup, is_prime};
 pub use ntt::NttTable;
 pub use params::{Params, Security, bound_128};

@@ -216,6 +216,3 @@ pub fn is_prime(n: u64) -> bool {
     }
     true
 }
-
-#[cfg(test)]
-mod tests;

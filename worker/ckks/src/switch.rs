@@ -319,6 +319,20 @@ impl Context {
             });
     }
 
+    /// x -= y, modulo QP.
+    pub(crate) fn sub_ext(&self, x: &mut ExtPoly, y: &ExtPoly) {
+        debug_assert_eq!((x.limbs, x.data.len()), (y.limbs, y.data.len()));
+        let (n, limbs) = (x.n, x.limbs);
+        x.data
+            .par_chunks_exact_mut(n)
+            .zip(y.data.par_chunks_exact(n))
+            .enumerate()
+            .for_each(|(i, (a, b))| {
+                self.kernel()
+                    .sub(self.modulus(self.ext_index(limbs, i)), a, b)
+            });
+    }
+
     /// Divides an extended ciphertext by P.
     pub(crate) fn mod_down_ciphertext(&self, x: &ExtCiphertext) -> Ciphertext {
         Ciphertext {

@@ -139,7 +139,19 @@ impl Evaluator {
         if steps == 0 {
             return Ok(a.clone());
         }
-        let id = KeyId::Rot(steps);
+        self.automorphism_extended(a, KeyId::Rot(steps))
+    }
+
+    /// Conjugates an extended ciphertext, as `rotate_extended`.
+    pub fn conjugate_extended(&self, a: &ExtCiphertext) -> Result<ExtCiphertext, CkksError> {
+        self.automorphism_extended(a, KeyId::Conj)
+    }
+
+    fn automorphism_extended(
+        &self,
+        a: &ExtCiphertext,
+        id: KeyId,
+    ) -> Result<ExtCiphertext, CkksError> {
         let key = self.keys.key(id)?;
         let table = self.ctx.automorphism(self.galois(id));
         let digits = self.ctx.decompose(&self.ctx.mod_down(&a.c1));
