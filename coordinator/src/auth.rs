@@ -1,7 +1,7 @@
 //! Bearer tokens: who calls, in which role.
 //!
 //! A token is `cipherhop_ROLE_` and 64 hexadecimal digits of operating-system randomness. Only its SHA-256 is stored,
-//! so a copy of the database lets nobody in, and the prefix lets a person (or a secret scanner) see what it is.
+//! so a copy of the database lets nobody in (the look-up goes by that hash, whose timing says nothing about the token), and the prefix lets a person (or a secret scanner) see what it is.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,46 +10,25 @@ use cipherhop_proto::Digest;
 use rand::TryRng;
 use rand::rngs::SysRng;
 
-/// What a token may do.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Role {
-    /// Enrols devices of one account.
-    Invite,
-    /// One enrolled device.
-    Volunteer,
-    /// A key holder: creates chains.
-    Owner,
-    /// An operator; may also do what owners and observers do.
-    Admin,
-    /// May only look.
-    Observer,
-}
+use crate::store::Role;
 
-impl Role {
-    /// Every role.
-    pub const ALL: [Role; 5] = [
-        Role::Invite,
-        Role::Volunteer,
-        Role::Owner,
-        Role::Admin,
-        Role::Observer,
-    ];
+/// Every role.
+const ROLES: [Role; 5] = [
+    Role::Invite,
+    Role::Volunteer,
+    Role::Owner,
+    Role::Admin,
+    Role::Observer,
+];
 
-    /// Lower-case name, as in a token's prefix.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Role::Invite => "invite",
-            Role::Volunteer => "volunteer",
-            Role::Owner => "owner",
-            Role::Admin => "admin",
-            Role::Observer => "observer",
-        }
-    }
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+/// Lower-case name of a role, as in a token's prefix.
+pub const fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Invite => "invite",
+        Role::Volunteer => "volunteer",
+        Role::Owner => "owner",
+        Role::Admin => "admin",
+        Role::Observer => "observer",
     }
 }
 
@@ -78,7 +57,7 @@ impl Token {
             .try_fill_bytes(&mut secret)
             .map_err(|_| NoRandomness)?;
         Ok(Token {
-            text: format!("cipherhop_{role}_{}", hex::encode(secret)),
+            text: format!("cipherhop_{}_{}", role_name(role), hex::encode(secret)),
             role,
         })
     }
@@ -101,7 +80,7 @@ impl Token {
 
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Token({}, hidden)", self.role)
+        write!(f, "Token({}, hidden)", role_name(self.role))
     }
 }
 
@@ -111,9 +90,9 @@ impl FromStr for Token {
     fn from_str(text: &str) -> Result<Token, ParseTokenError> {
         let rest = text.strip_prefix("cipherhop_").ok_or(ParseTokenError)?;
         let (role, secret) = rest.split_once('_').ok_or(ParseTokenError)?;
-        let role = Role::ALL
+        let role = ROLES
             .into_iter()
-            .find(|r| r.as_str() == role)
+            .find(|r| role_name(*r) == role)
             .ok_or(ParseTokenError)?;
         let canonical = secret.len() == 64
             && secret
@@ -134,7 +113,7 @@ mod tests {
 
     #[test]
     fn tokens_differ_parse_back_and_name_their_role() {
-        for role in Role::ALL {
+        for role in ROLES {
             let (a, b) = (
                 Token::generate(role).unwrap(),
                 Token::generate(role).unwrap(),

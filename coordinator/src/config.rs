@@ -6,13 +6,16 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::blobs::LocalLimits;
+use crate::domain::chain::Policy;
 
 /// Everything `serve` can be told in a file.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Leases and polling.
+    /// Polling and the self-test.
     pub volunteers: Volunteers,
+    /// Leases and retries of chains created from now on.
+    pub leases: Leases,
     /// Blob storage.
     pub blobs: BlobSettings,
     /// The gRPC server.
@@ -34,6 +37,61 @@ impl Default for Volunteers {
         Volunteers {
             sync_seconds: 30,
             golden_digests: Vec::new(),
+        }
+    }
+}
+
+/// Leases and retries. A chain keeps the values it was created with.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Leases {
+    /// A lease not renewed for so long counts as silent after the grace, seconds.
+    pub soft_seconds: u64,
+    /// Extra time before a silent lease opens the hop for another attempt, seconds.
+    pub grace_seconds: u64,
+    /// Shortest hard deadline, seconds.
+    pub deadline_floor_seconds: u64,
+    /// Computation failures at which a hop is stuck.
+    pub compute_budget: u32,
+    /// Disconnects, expiries and full machines at which a hop is stuck.
+    pub disconnect_budget: u32,
+    /// Mismatching or malformed results at which a hop is stuck.
+    pub mismatch_budget: u32,
+    /// Wait after the first failure of a row, milliseconds; doubles per failure, with jitter.
+    pub backoff_base_millis: u64,
+    /// Longest wait after a failure, seconds.
+    pub backoff_cap_seconds: u64,
+}
+
+impl Default for Leases {
+    fn default() -> Self {
+        let policy = Policy::default();
+        Leases {
+            soft_seconds: policy.soft_lease.as_secs(),
+            grace_seconds: policy.grace.as_secs(),
+            deadline_floor_seconds: policy.deadline_floor.as_secs(),
+            compute_budget: policy.compute_budget,
+            disconnect_budget: policy.disconnect_budget,
+            mismatch_budget: policy.mismatch_budget,
+            backoff_base_millis: policy.backoff_base.as_millis() as u64,
+            backoff_cap_seconds: policy.backoff_cap.as_secs(),
+        }
+    }
+}
+
+impl Leases {
+    /// Policy of a new chain that asks for this quorum.
+    pub fn policy(&self, quorum: u32) -> Policy {
+        Policy {
+            quorum,
+            soft_lease: Duration::from_secs(self.soft_seconds),
+            grace: Duration::from_secs(self.grace_seconds),
+            deadline_floor: Duration::from_secs(self.deadline_floor_seconds),
+            compute_budget: self.compute_budget,
+            disconnect_budget: self.disconnect_budget,
+            mismatch_budget: self.mismatch_budget,
+            backoff_base: Duration::from_millis(self.backoff_base_millis),
+            backoff_cap: Duration::from_secs(self.backoff_cap_seconds),
         }
     }
 }
@@ -160,6 +218,17 @@ impl Config {
                 "volunteers.sync_seconds",
                 u64::from(self.volunteers.sync_seconds),
             ),
+            ("leases.soft_seconds", self.leases.soft_seconds),
+            (
+                "leases.deadline_floor_seconds",
+                self.leases.deadline_floor_seconds,
+            ),
+            ("leases.compute_budget", self.leases.compute_budget.into()),
+            (
+                "leases.disconnect_budget",
+                self.leases.disconnect_budget.into(),
+            ),
+            ("leases.mismatch_budget", self.leases.mismatch_budget.into()),
             ("blobs.max_blob_bytes", self.blobs.max_blob_bytes),
             ("blobs.max_trace_bytes", self.blobs.max_trace_bytes),
             ("blobs.commit_every_bytes", self.blobs.commit_every_bytes),

@@ -2,6 +2,8 @@
 
 pub mod auth;
 pub mod blobs;
+pub mod clock;
 pub mod config;
 pub mod domain;
+pub mod service;
 pub mod store;

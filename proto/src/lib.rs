@@ -5,6 +5,7 @@
 pub mod client;
 pub mod digest;
 pub mod ids;
+pub mod manifest;
 pub mod reason;
 pub mod status;
 

@@ -401,6 +401,18 @@ impl BlobStore for LocalBlobs {
         Box::pin(blocking(move || inner.finish(id)))
     }
 
+    fn discard(&self, id: UploadKey) -> BoxFuture<'_, Result<(), BlobError>> {
+        let inner = self.inner.clone();
+        Box::pin(blocking(move || {
+            let slot = inner.slot(id);
+            let mut state = lock(&slot.state);
+            state.generation += 1;
+            state.partial = None;
+            inner.forget(id);
+            Ok(())
+        }))
+    }
+
     fn committed(&self, id: UploadKey) -> BoxFuture<'_, Result<u64, BlobError>> {
         let inner = self.inner.clone();
         Box::pin(blocking(move || {

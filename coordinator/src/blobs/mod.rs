@@ -179,7 +179,7 @@ pub(crate) fn io(action: &'static str) -> impl FnOnce(std::io::Error) -> BlobErr
 }
 
 /// One open stream of bytes into an upload.
-pub trait Appender: Send {
+pub trait Appender: Send + Sync {
     /// Writes the next bytes. They are not acknowledged before [`Appender::commit`].
     fn write(&mut self, data: Vec<u8>) -> BoxFuture<'_, Result<(), BlobError>>;
     /// Makes all written bytes durable and returns how many there are in all.
@@ -198,6 +198,8 @@ pub trait BlobStore: Send + Sync + 'static {
     ) -> BoxFuture<'_, Result<Box<dyn Appender>, BlobError>>;
     /// Hashes all bytes and publishes the blob under its digest; returns its size. Idempotent.
     fn finish(&self, id: UploadKey) -> BoxFuture<'_, Result<u64, BlobError>>;
+    /// Gives an upload up and frees its space. Does nothing where there is none.
+    fn discard(&self, id: UploadKey) -> BoxFuture<'_, Result<(), BlobError>>;
     /// Durable bytes of an upload, 0 where there is none.
     fn committed(&self, id: UploadKey) -> BoxFuture<'_, Result<u64, BlobError>>;
     /// Size of a complete blob.

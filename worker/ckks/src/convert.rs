@@ -145,3 +145,6 @@ pub(crate) fn convert(m: &Modulus, weights: &[u64], p: &Prepared, out: &mut [u64
         _ => convert_k::<9>(m, weights, p, n, out),
     }
 }
+
+#[cfg(test)]
+mod tests;

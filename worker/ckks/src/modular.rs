@@ -216,3 +216,6 @@ pub fn is_prime(n: u64) -> bool {
     }
     true
 }
+
+#[cfg(test)]
+mod tests;

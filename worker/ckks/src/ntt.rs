@@ -81,3 +81,6 @@ pub(crate) fn automorphism_table(n: usize, galois: usize) -> Vec<u32> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -286,3 +286,6 @@ pub fn bound_128(log_n: u32) -> Option<f64> {
         .find(|(n, _)| *n == log_n)
         .map(|(_, b)| *b)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,493 @@
+//! Blobs over gRPC: who may send or read what, and the order of durable steps.
+//!
+//! Bytes first, row second: the blob store makes bytes durable, then the database says so, then the client hears it
+//! (I3, I5). After a crash between two of these, opening the upload again brings the later ones up to date.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use cipherhop_proto::status::{bad_request, status};
+use cipherhop_proto::v1::blob_service_server::BlobService;
+use cipherhop_proto::{AttemptId, Digest, Reason, UploadId, v1};
+use futures::{Stream, StreamExt};
+use tokio::time::{Instant, timeout};
+use tonic::{Request, Response, Status, Streaming};
+
+use super::authorize::OWN;
+use super::error::{of_blob, of_store};
+use super::recent::Finished;
+use super::volunteer::claimed;
+use super::{Core, convert, parse};
+use crate::blobs::{Appender, BlobError, FRAME_BYTES, Opened, UploadKey};
+use crate::domain::attempt::Attempt;
+use crate::domain::command::Holder;
+use crate::domain::view::{BlobRole, NeededBlob};
+use crate::store::{Identity, NewUpload, OpenedUpload, Role, UploadRecord};
+
+type Answered<T> = Result<Response<T>, Status>;
+
+/// While bytes of an attempt flow, its lease is renewed this often.
+const RENEW_EVERY: Duration = Duration::from_secs(30);
+
+const SENDERS: &[Role] = &[Role::Volunteer, Role::Owner, Role::Admin];
+
+#[tonic::async_trait]
+impl BlobService for Core {
+    type ReadStream = Pin<Box<dyn Stream<Item = Result<v1::ReadResponse, Status>> + Send>>;
+
+    async fn open_upload(
+        &self,
+        request: Request<v1::OpenUploadRequest>,
+    ) -> Answered<v1::OpenUploadResponse> {
+        let identity = self.caller(&request, SENDERS).await?;
+        let asked = request.into_inner();
+        let blob = asked
+            .blob
+            .ok_or_else(|| bad_request("blob", "must be set"))?;
+        let digest = parse::field("blob.digest", &blob.digest)?;
+        let role = parse::blob_role(blob.role)?;
+        let attempt: Option<AttemptId> = parse::optional("attempt_id", &asked.attempt_id)?;
+        self.may_upload(&identity, attempt, asked.epoch, digest, blob.size, role)
+            .await?;
+        let now = self.clock.now();
+        let account = identity.account;
+        let upload = NewUpload {
+            id: UploadId::generate(),
+            digest,
+            size: blob.size,
+            role,
+            account,
+            attempt,
+        };
+        let key = UploadKey {
+            sender: *account.as_bytes(),
+            digest,
+        };
+        let record = match self
+            .store
+            .open_upload(upload, now)
+            .await
+            .map_err(of_store("open_upload"))?
+        {
+            OpenedUpload::Complete(_) => {
+                // Somebody else's upload completed it; this account's part is not needed any more.
+                self.blobs.discard(key).await.map_err(of_blob)?;
+                return Ok(Response::new(complete()));
+            }
+            OpenedUpload::Open(record) => record,
+        };
+        match self
+            .blobs
+            .open_upload(key, blob.size)
+            .await
+            .map_err(of_blob)?
+        {
+            Opened::Complete(size) => {
+                // The bytes were published and the server died before the row was: make up for it.
+                self.commit_row(&record, size).await?;
+                self.store
+                    .complete_upload(record.id, now)
+                    .await
+                    .map_err(of_store("open_upload"))?;
+                Ok(Response::new(complete()))
+            }
+            Opened::Resume(committed) => {
+                self.commit_row(&record, committed).await?;
+                Ok(Response::new(v1::OpenUploadResponse {
+                    complete: false,
+                    upload_id: record.id.to_vec(),
+                    committed,
+                }))
+            }
+        }
+    }
+
+    async fn append(
+        &self,
+        request: Request<Streaming<v1::AppendRequest>>,
+    ) -> Answered<v1::AppendResponse> {
+        let identity = self.caller(&request, SENDERS).await?;
+        let mut messages = request.into_inner();
+        let first = self
+            .next_message(&mut messages)
+            .await?
+            .ok_or_else(|| bad_request("upload_id", "must be set"))?;
+        let id = parse::field("upload_id", &first.upload_id)?;
+        let (record, key) = self.own_upload(&identity, id).await?;
+        let appender = self
+            .blobs
+            .append(key, first.offset)
+            .await
+            .map_err(of_blob)?;
+        let mut stream = AppendStream {
+            core: self,
+            record,
+            appender,
+            uncommitted: 0,
+            renewed: Instant::now(),
+        };
+        let received = stream.receive(first.data, &mut messages).await;
+        // A broken stream keeps what arrived: the commit comes before the error.
+        let committed = stream.commit().await;
+        received?;
+        Ok(Response::new(v1::AppendResponse {
+            committed: committed?,
+        }))
+    }
+
+    async fn finish(&self, request: Request<v1::FinishRequest>) -> Answered<v1::FinishResponse> {
+        let identity = self.caller(&request, SENDERS).await?;
+        let id = parse::field("upload_id", &request.into_inner().upload_id)?;
+        if let Some(done) = self
+            .recent
+            .get(id)
+            .filter(|done| done.account == identity.account)
+        {
+            return Ok(finished(done.digest, done.size));
+        }
+        let (record, key) = self.own_upload(&identity, id).await?;
+        let size = match self.blobs.finish(key).await {
+            Ok(size) => size,
+            Err(error) => {
+                if matches!(error, BlobError::DigestMismatch { .. }) {
+                    tracing::warn!(upload = %id, account = %identity.account, %error, "an upload was discarded");
+                    let now = self.clock.now();
+                    self.store
+                        .restart_upload(id, now)
+                        .await
+                        .map_err(of_store("finish"))?;
+                }
+                return Err(of_blob(error));
+            }
+        };
+        self.commit_row(&record, size).await?;
+        self.store
+            .complete_upload(id, self.clock.now())
+            .await
+            .map_err(of_store("finish"))?;
+        self.recent.insert(
+            id,
+            Finished {
+                account: identity.account,
+                digest: record.digest,
+                size,
+            },
+        );
+        Ok(finished(record.digest, size))
+    }
+
+    async fn read(&self, request: Request<v1::ReadRequest>) -> Answered<Self::ReadStream> {
+        let identity = self.caller(&request, SENDERS).await?;
+        let asked = request.into_inner();
+        let digest = parse::field("digest", &asked.digest)?;
+        let attempt: Option<AttemptId> = parse::optional("attempt_id", &asked.attempt_id)?;
+        let holder = self.may_read(&identity, attempt, digest).await?;
+        if self
+            .store
+            .blob(digest)
+            .await
+            .map_err(of_store("read"))?
+            .is_none()
+        {
+            return Err(of_blob(BlobError::NotFound(digest)));
+        }
+        let reader = self
+            .blobs
+            .read(digest, asked.offset, asked.length)
+            .await
+            .map_err(of_blob)?;
+        let first = v1::ReadResponse {
+            size: reader.size,
+            data: Vec::new(),
+        };
+        let core = self.clone();
+        let mut renewed: Option<Instant> = None;
+        let frames = reader.frames.then(move |frame| {
+            let core = core.clone();
+            let due = renewed.is_none_or(|at| at.elapsed() >= RENEW_EVERY);
+            if due {
+                renewed = Some(Instant::now());
+            }
+            async move {
+                if let (true, Some(holder)) = (due, holder) {
+                    core.renew(holder).await;
+                }
+                frame
+                    .map(|data| v1::ReadResponse { size: 0, data })
+                    .map_err(of_blob)
+            }
+        });
+        let shutdown = self.shutdown.clone();
+        let all = futures::stream::once(async { Ok(first) }).chain(frames);
+        Ok(Response::new(Box::pin(
+            all.take_until(shutdown.cancelled_owned()),
+        )))
+    }
+
+    async fn stat(&self, request: Request<v1::StatRequest>) -> Answered<v1::StatResponse> {
+        self.caller(&request, OWN).await?;
+        let digest = parse::field("digest", &request.into_inner().digest)?;
+        let blob = self.store.blob(digest).await.map_err(of_store("stat"))?;
+        Ok(Response::new(v1::StatResponse {
+            complete: blob.is_some(),
+            size: blob.map_or(0, |b| b.size),
+        }))
+    }
+}
+
+fn complete() -> v1::OpenUploadResponse {
+    v1::OpenUploadResponse {
+        complete: true,
+        upload_id: Vec::new(),
+        committed: 0,
+    }
+}
+
+fn finished(digest: Digest, size: u64) -> Response<v1::FinishResponse> {
+    let blob = convert::blob(&NeededBlob {
+        digest,
+        size,
+        role: BlobRole::Output,
+    });
+    let blob = v1::BlobRef {
+        role: v1::BlobRole::Unspecified.into(),
+        ..blob
+    };
+    Response::new(v1::FinishResponse { blob: Some(blob) })
+}
+
+/// One Append call.
+struct AppendStream<'a> {
+    core: &'a Core,
+    record: UploadRecord,
+    appender: Box<dyn Appender>,
+    uncommitted: u64,
+    renewed: Instant,
+}
+
+impl AppendStream<'_> {
+    async fn receive(
+        &mut self,
+        first: Vec<u8>,
+        messages: &mut Streaming<v1::AppendRequest>,
+    ) -> Result<(), Status> {
+        let mut data = first;
+        loop {
+            if data.len() > FRAME_BYTES {
+                return Err(bad_request(
+                    "data",
+                    format!("at most {FRAME_BYTES} bytes per message"),
+                ));
+            }
+            self.uncommitted += data.len() as u64;
+            if !data.is_empty() {
+                self.appender.write(data).await.map_err(of_blob)?;
+            }
+            if self.uncommitted >= self.core.config.blobs.commit_every_bytes {
+                self.commit().await?;
+            }
+            if self.renewed.elapsed() >= RENEW_EVERY {
+                self.renewed = Instant::now();
+                self.renew().await;
+            }
+            let shutdown = self.core.shutdown.cancelled();
+            let message = tokio::select! {
+                message = self.core.next_message(messages) => message?,
+                () = shutdown => return Err(status(Reason::Draining, "")),
+            };
+            match message {
+                None => return Ok(()),
+                Some(message) => data = message.data,
+            }
+        }
+    }
+
+    /// Bytes durable, then the row.
+    async fn commit(&mut self) -> Result<u64, Status> {
+        let committed = self.appender.commit().await.map_err(of_blob)?;
+        self.uncommitted = 0;
+        let now = self.core.clock.now();
+        let row = self
+            .core
+            .store
+            .commit_upload(self.record.id, committed, now)
+            .await;
+        row.map_err(of_store("append"))?;
+        Ok(committed)
+    }
+
+    async fn renew(&self) {
+        let Some(attempt) = self.record.attempt else {
+            return;
+        };
+        if let Ok(attempt) = self.core.store.attempt(attempt).await {
+            self.core
+                .renew(Holder {
+                    attempt: attempt.id,
+                    device: attempt.device,
+                    epoch: attempt.epoch,
+                })
+                .await;
+        }
+    }
+}
+
+impl Core {
+    async fn next_message(
+        &self,
+        messages: &mut Streaming<v1::AppendRequest>,
+    ) -> Result<Option<v1::AppendRequest>, Status> {
+        match timeout(self.config.blobs.idle(), messages.message()).await {
+            Ok(message) => message,
+            Err(_) => Err(Status::deadline_exceeded(
+                "no bytes arrived for too long; open the upload again",
+            )),
+        }
+    }
+
+    /// A renewal is a courtesy; a closed attempt is told by the calls that matter.
+    async fn renew(&self, holder: Holder) {
+        if let Err(error) = self.store.touch(holder, self.clock.now()).await {
+            tracing::debug!(attempt = %holder.attempt, %error, "lease not renewed by a blob stream");
+        }
+    }
+
+    /// Brings the row to what is durable. Fewer bytes than the row says mean that the disk lost some.
+    async fn commit_row(&self, record: &UploadRecord, committed: u64) -> Result<(), Status> {
+        let now = self.clock.now();
+        // Another call may have moved the row since it was read.
+        let row = match self.store.upload(record.id).await {
+            Ok(row) => row.committed,
+            Err(_) => record.committed,
+        };
+        if committed < row {
+            tracing::warn!(upload = %record.id, committed, row, "stored bytes of an upload are gone; it goes back");
+            self.store
+                .restart_upload(record.id, now)
+                .await
+                .map_err(of_store("open_upload"))?;
+        }
+        if committed != row {
+            self.store
+                .commit_upload(record.id, committed, now)
+                .await
+                .map_err(of_store("open_upload"))?;
+        }
+        Ok(())
+    }
+
+    async fn own_upload(
+        &self,
+        identity: &Identity,
+        id: UploadId,
+    ) -> Result<(UploadRecord, UploadKey), Status> {
+        let record = self.store.upload(id).await.map_err(of_store("upload"))?;
+        if record.account != identity.account {
+            return Err(status(
+                Reason::BlobNotAllowed,
+                "the upload belongs to another account",
+            ));
+        }
+        let key = UploadKey {
+            sender: *record.account.as_bytes(),
+            digest: record.digest,
+        };
+        Ok((record, key))
+    }
+
+    /// An attempt of the caller's own device.
+    async fn own_attempt(
+        &self,
+        identity: &Identity,
+        attempt: Option<AttemptId>,
+    ) -> Result<Attempt, Status> {
+        let id = attempt
+            .ok_or_else(|| bad_request("attempt_id", "volunteers must name their attempt"))?;
+        let attempt = self.store.attempt(id).await.map_err(of_store("attempt"))?;
+        if Some(attempt.device) != identity.device {
+            return Err(status(Reason::AttemptNotYours, ""));
+        }
+        Ok(attempt)
+    }
+
+    /// Volunteers send the claimed output and trace of their own attempt, nothing else.
+    async fn may_upload(
+        &self,
+        identity: &Identity,
+        attempt: Option<AttemptId>,
+        epoch: u64,
+        digest: Digest,
+        size: u64,
+        role: BlobRole,
+    ) -> Result<(), Status> {
+        if identity.role != Role::Volunteer {
+            return match attempt {
+                None => Ok(()),
+                Some(_) => Err(bad_request("attempt_id", "only volunteers have attempts")),
+            };
+        }
+        let attempt = self.own_attempt(identity, attempt).await?;
+        if attempt.epoch != epoch {
+            return Err(status(Reason::StaleEpoch, ""));
+        }
+        if !attempt.may_upload() {
+            return Err(status(
+                Reason::AttemptClosed,
+                "the attempt takes no more bytes",
+            ));
+        }
+        if !matches!(role, BlobRole::Output | BlobRole::Trace) {
+            return Err(status(
+                Reason::BlobNotAllowed,
+                "a volunteer sends outputs and traces only",
+            ));
+        }
+        let claim = attempt.claim.as_ref();
+        match claim.and_then(|claim| claimed(claim, digest)) {
+            None => Err(status(
+                Reason::BlobNotAllowed,
+                "submit the digest first; only what was submitted is taken",
+            )),
+            Some(claimed) if claimed != size => Err(status(
+                Reason::BlobSizeMismatch,
+                format!("the submit said {claimed} bytes, the upload {size}"),
+            )),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Volunteers read the blobs of their own live attempt. Returns the lease to renew while bytes flow.
+    async fn may_read(
+        &self,
+        identity: &Identity,
+        attempt: Option<AttemptId>,
+        digest: Digest,
+    ) -> Result<Option<Holder>, Status> {
+        if identity.role != Role::Volunteer {
+            return Ok(None);
+        }
+        let attempt = self.own_attempt(identity, attempt).await?;
+        if !attempt.state.is_live() {
+            return Err(status(
+                Reason::AttemptClosed,
+                "the attempt is not live; its inputs are not handed out",
+            ));
+        }
+        let blobs = self
+            .store
+            .attempt_blobs(attempt.id)
+            .await
+            .map_err(of_store("read"))?;
+        if !blobs.iter().any(|blob| blob.digest == digest) {
+            return Err(status(
+                Reason::BlobNotAllowed,
+                "the attempt does not need this blob",
+            ));
+        }
+        Ok(Some(Holder {
+            attempt: attempt.id,
+            device: attempt.device,
+            epoch: attempt.epoch,
+        }))
+    }
+}

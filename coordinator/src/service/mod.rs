@@ -1,0 +1,112 @@
+//! The gRPC services: thin. Each call parses into domain types, asks the store, and maps the answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cipherhop_proto::MESSAGE_CAP_BYTES;
+use cipherhop_proto::v1::admin_service_server::AdminServiceServer;
+use cipherhop_proto::v1::blob_service_server::BlobServiceServer;
+use cipherhop_proto::v1::chain_service_server::ChainServiceServer;
+use cipherhop_proto::v1::volunteer_service_server::VolunteerServiceServer;
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+
+use crate::blobs::Blobs;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::store::Store;
+
+mod admin;
+mod authorize;
+mod blob;
+mod chain;
+mod convert;
+mod error;
+mod parse;
+mod recent;
+mod verify;
+mod volunteer;
+
+/// What every service needs.
+#[derive(Clone)]
+pub struct Core {
+    store: Arc<dyn Store>,
+    blobs: Blobs,
+    clock: Arc<dyn Clock>,
+    config: Arc<Config>,
+    /// Cancelled when the server goes down: long polls and watches end.
+    shutdown: CancellationToken,
+    recent: Arc<recent::RecentUploads>,
+}
+
+impl Core {
+    /// Puts the parts together.
+    pub fn new(
+        store: Arc<dyn Store>,
+        blobs: Blobs,
+        clock: Arc<dyn Clock>,
+        config: Config,
+        shutdown: CancellationToken,
+    ) -> Core {
+        Core {
+            store,
+            blobs,
+            clock,
+            config: Arc::new(config),
+            shutdown,
+            recent: Arc::default(),
+        }
+    }
+}
+
+/// Serves until shutdown is asked for, then lets open calls end, but no longer than the configured time.
+pub async fn serve(core: Core, listener: TcpListener) -> Result<(), tonic::transport::Error> {
+    let (reporter, health) = tonic_health::server::health_reporter();
+    reporter.set_serving::<VolunteerServiceServer<Core>>().await;
+    reporter.set_serving::<ChainServiceServer<Core>>().await;
+    reporter.set_serving::<BlobServiceServer<Core>>().await;
+    reporter.set_serving::<AdminServiceServer<Core>>().await;
+    reporter
+        .set_service_status("", tonic_health::ServingStatus::Serving)
+        .await;
+    let shutdown = core.shutdown.clone();
+    let limit = Duration::from_secs(core.config.server.shutdown_seconds);
+    let keepalive = Duration::from_secs(core.config.server.keepalive_seconds);
+    let server = Server::builder()
+        .http2_keepalive_interval(Some(keepalive))
+        .http2_keepalive_timeout(Some(keepalive))
+        .tcp_nodelay(true)
+        // One connection cannot take all of the server's memory.
+        .max_concurrent_streams(256)
+        .initial_stream_window_size(4 << 20)
+        .initial_connection_window_size(16 << 20)
+        .add_service(health)
+        .add_service(
+            VolunteerServiceServer::new(core.clone()).max_decoding_message_size(MESSAGE_CAP_BYTES),
+        )
+        .add_service(
+            ChainServiceServer::new(core.clone()).max_decoding_message_size(MESSAGE_CAP_BYTES),
+        )
+        .add_service(
+            BlobServiceServer::new(core.clone()).max_decoding_message_size(MESSAGE_CAP_BYTES),
+        )
+        .add_service(AdminServiceServer::new(core).max_decoding_message_size(MESSAGE_CAP_BYTES))
+        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), {
+            let shutdown = shutdown.clone();
+            async move {
+                shutdown.cancelled().await;
+                reporter
+                    .set_service_status("", tonic_health::ServingStatus::NotServing)
+                    .await;
+            }
+        });
+    tokio::select! {
+        result = server => result,
+        () = async { shutdown.cancelled().await; tokio::time::sleep(limit).await } => {
+            tracing::warn!(seconds = limit.as_secs(), "open calls were cut off at shutdown");
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Prints how long the basic operations take: `cargo run --release --example timings -- n14-INSECURE`.
+//! Keys and ciphertexts are random residues: the arithmetic does not care.
+
+use cipherhop_ckks::{
+    Ciphertext, CkksError, Complex, Context, Domain, EvalKey, EvalKeys, Evaluator, KeyId, KeySpec,
+    Params, Poly, ScaleId, expand_uniform,
+};
+use std::sync::Arc;
+use std::time::Instant;
+
+fn time<T>(what: &str, rounds: u32, mut f: impl FnMut() -> T) {
+    std::hint::black_box(f());
+    let start = Instant::now();
+    for _ in 0..rounds {
+        std::hint::black_box(f());
+    }
+    let each = start.elapsed().as_secs_f64() / rounds as f64;
+    println!("{what:<44} {:>10.3} ms", each * 1e3);
+}
+
+fn ciphertext(ctx: &Context, level: usize, scale: ScaleId) -> Result<Ciphertext, CkksError> {
+    let poly = |salt: u8| {
+        let data = (0..=level)
+            .flat_map(|i| {
+                let q = ctx.modulus(i).value();
+                expand_uniform(&[salt; 32], KeyId::Conj, 0, i, q, ctx.n())
+            })
+            .collect();
+        Poly::from_data(ctx, level + 1, Domain::Ntt, data)
+    };
+    Ciphertext::from_parts(ctx, poly(1)?, poly(2)?, scale)
+}
+
+fn main() -> Result<(), CkksError> {
+    let name = std::env::args().nth(1);
+    let name = name.as_deref().unwrap_or("n14-INSECURE");
+    let start = Instant::now();
+    let ctx = Context::new(Params::by_name(name)?)?;
+    println!(
+        "{name}, kernel {}, context {:.2} s",
+        ctx.kernel().name(),
+        start.elapsed().as_secs_f64()
+    );
+    let mut keys = EvalKeys::new();
+    for id in [KeyId::Relin, KeyId::Rot(1), KeyId::Rot(2)] {
+        let spec = KeySpec {
+            id,
+            limbs: ctx.q_len(),
+        };
+        let b = (0..spec.digits(&ctx))
+            .map(|d| EvalKey::uniform_half(&ctx, spec, &[d as u8; 32], d))
+            .collect();
+        keys.insert(EvalKey::from_parts(&ctx, spec, [7; 32], b)?);
+    }
+    let ev = Evaluator::new(ctx.clone(), Arc::new(keys));
+
+    let mut limb = expand_uniform(&[3; 32], KeyId::Conj, 0, 0, ctx.modulus(0).value(), ctx.n());
+    time("forward NTT, one limb", 200, || {
+        ctx.ntt_forward(0, &mut limb)
+    });
+    time("inverse NTT, one limb", 200, || {
+        ctx.ntt_inverse(0, &mut limb)
+    });
+    let v: Vec<Complex> = (0..2048.min(ctx.slots()))
+        .map(|i| Complex::real((i % 17) as f64 / 17.0))
+        .collect();
+    time("encode 2048 slots at level 7", 50, || ctx.encode_mul(&v, 7));
+
+    for level in [28, 18, 8, 5] {
+        let row = if level > 18 {
+            ScaleId::EvalMod
+        } else {
+            ScaleId::Message
+        };
+        let a = ciphertext(&ctx, level, row)?;
+        let digits = ev.hoist(&a);
+        time(&format!("level {level}: hoist"), 5, || ev.hoist(&a));
+        time(&format!("level {level}: hoisted rotation, QP"), 5, || {
+            ev.rotate_ext(&a, &digits, 1)
+        });
+        time(&format!("level {level}: rotate"), 5, || ev.rotate(&a, 1));
+        time(&format!("level {level}: two hoisted rotations"), 5, || {
+            ev.rotate_hoisted(&a, &[1, 2])
+        });
+        time(&format!("level {level}: mul"), 5, || ev.mul(&a, &a));
+        let p = ctx.encode_mul_on(&v, row, level)?;
+        let terms = vec![(&a, &p); 32];
+        time(
+            &format!("level {level}: 32 plain products, one sum"),
+            3,
+            || ev.dot_plain_no_rescale(&terms),
+        );
+        let product = ev.mul_plain_no_rescale(&a, &p)?;
+        time(&format!("level {level}: rescale"), 5, || {
+            ev.rescale(&product)
+        });
+    }
+    Ok(())
+}
