@@ -1,12 +1,19 @@
 //! One encrypted decoder layer ("hop"): model import, planning, packing, the circuit, and its checkpointed execution.
 //! There is no secret key in this crate.
 
+pub mod backend;
 pub mod calib;
 pub mod calibrate;
+pub mod circuit;
 pub mod error;
 pub mod fold;
 pub mod hexfloat;
 pub mod keys;
+pub mod layout;
+pub mod lin;
 pub mod model;
+pub mod plan;
 pub mod run;
+pub mod sim;
 pub mod stats;
+pub mod tensors;

@@ -1,0 +1,58 @@
+//! SwiGLU: gate and up in one product, silu, down.
+
+use cipherhop_ckks::Complex;
+
+use super::{Circuit, one};
+use crate::backend::{Backend, Poly, span_sum};
+use crate::error::HopError;
+
+impl Circuit<'_> {
+    /// Gate on [-1, 1] of its interval (real) and up in units of its bound (imaginary).
+    pub(super) fn gate_up<B: Backend>(&self, b: &B, h: &B::Ct) -> Result<B::Ct, HopError> {
+        let (lay, w) = (self.layout, self.weights);
+        let d = lay.d;
+        let (a, c) = self.plan.silu.affine();
+        let up = 1.0 / self.plan.up;
+        let weight = |unit: usize, k: usize| {
+            let (g, u) = (w.gate[unit * d + k], w.up[unit * d + k]);
+            Complex::new(a * f64::from(g), up * f64::from(u))
+        };
+        let y = b.linear(h, &lay.gate_up_map(), &weight)?;
+        let mut used = vec![false; lay.block];
+        (0..lay.mlp).for_each(|u| used[lay.unit_pos(u)] = true);
+        let y = b.add_plain(&y, &lay.per_token(|_, p| one(used[p]).scale(c)))?;
+        b.drop_to(&y, self.levels.floor)
+    }
+
+    /// silu(gate) * up / bound of up.
+    pub(super) fn act<B: Backend>(
+        &self,
+        b: &B,
+        gate: &B::Ct,
+        up: &B::Ct,
+    ) -> Result<B::Ct, HopError> {
+        let gate = b.drop_to(gate, self.levels.s5)?;
+        let silu = b.polys(&gate, &[Poly::scaled("silu", &self.plan.silu.coeffs, 1.0)])?;
+        b.mul(&silu[0], up)
+    }
+
+    /// Partial MLP outputs, one row group per copy.
+    pub(super) fn down<B: Backend>(&self, b: &B, act: &B::Ct) -> Result<B::Ct, HopError> {
+        let (lay, w) = (self.layout, self.weights);
+        let map = lay.down_map();
+        let x = self.paired(b, act, &map)?;
+        let unit = self.plan.up / self.plan.down;
+        let weight =
+            |out: usize, k: usize| Complex::real(unit * f64::from(w.down[out * lay.mlp + k]));
+        b.linear(&x, &map, &weight)
+    }
+
+    /// Sum of the row groups, in all copies.
+    pub(super) fn gather<B: Backend>(&self, b: &B, y: &B::Ct) -> Result<B::Ct, HopError> {
+        let lay = self.layout;
+        let d = lay.d as i64;
+        let sum = span_sum(b, y, d, lay.groups)?;
+        let first = b.mul_plain(&sum, &lay.per_block(|c, _, _| one(c == 0)))?;
+        span_sum(b, &first, -d, lay.copies)
+    }
+}
