@@ -93,11 +93,19 @@ impl LinearSpec {
         }
     }
 
-    /// Giant steps in use, ascending: r = g*n1 + baby.
-    pub fn giants(&self) -> Vec<i64> {
+    /// Rotations the evaluation needs for these diagonals: baby steps, the giant step, and the last one.
+    pub fn key_rotations(&self, diagonals: &[i64]) -> BTreeSet<i64> {
         let n1 = self.n1 as i64;
-        let set: BTreeSet<i64> = self.rotations().iter().map(|r| r.div_euclid(n1)).collect();
-        set.into_iter().collect()
+        let mut out: BTreeSet<i64> = diagonals.iter().map(|r| r.rem_euclid(n1)).collect();
+        let giants: BTreeSet<i64> = diagonals.iter().map(|r| r.div_euclid(n1)).collect();
+        if let (Some(lo), Some(hi)) = (giants.first(), giants.last()) {
+            out.insert(lo * n1);
+            if lo < hi {
+                out.insert(n1);
+            }
+        }
+        out.remove(&0);
+        out
     }
 
     /// The diagonals r with lo <= r < hi, at output positions: y[p] += D_r[p] * x[p + r].

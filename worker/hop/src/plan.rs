@@ -1,17 +1,23 @@
 //! What the circuit of one layer needs to know besides weights: polynomials, bounds and levels.
 
+use serde::{Deserialize, Serialize};
+
 use crate::backend::poly_depth;
 use crate::error::PlanError;
 use crate::layout::Layout;
 
 /// A polynomial on an interval.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Approx {
     /// Lower end.
+    #[serde(with = "crate::hexfloat")]
     pub lo: f64,
     /// Upper end.
+    #[serde(with = "crate::hexfloat")]
     pub hi: f64,
     /// Chebyshev coefficients on u = (2x - lo - hi) / (hi - lo).
+    #[serde(with = "crate::hexfloat::list")]
     pub coeffs: Vec<f64>,
 }
 
@@ -29,7 +35,8 @@ impl Approx {
 }
 
 /// Calibrated data of one layer.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct LayerPlan {
     /// Factors that bring the residual near unit mean square before the norms.
     pub lift: [u64; 2],
@@ -37,21 +44,31 @@ pub struct LayerPlan {
     pub norms: [Approx; 2],
     /// The same for query and key heads.
     pub qk: Option<[Approx; 2]>,
-    /// Bound of the scores before the q/k factors.
-    pub raw_score: f64,
+    /// Bound of the scores of private keys before the q/k factors. Unused without q/k norm.
+    #[serde(with = "crate::hexfloat")]
+    pub raw_private: f64,
+    /// The same for public keys, whose own norm is already applied.
+    #[serde(with = "crate::hexfloat")]
+    pub raw_public: f64,
     /// Bound of scores, of their differences and of partial log-sums.
+    #[serde(with = "crate::hexfloat")]
     pub score: f64,
     /// sigmoid(score * u).
+    #[serde(with = "crate::hexfloat::list")]
     pub sigmoid: Vec<f64>,
     /// softplus(score * u) / score.
+    #[serde(with = "crate::hexfloat::list")]
     pub softplus: Vec<f64>,
     /// silu on the gate's interval.
     pub silu: Approx,
     /// Bound of the attention branch.
+    #[serde(with = "crate::hexfloat")]
     pub o: f64,
     /// Bound of the up projection.
+    #[serde(with = "crate::hexfloat")]
     pub up: f64,
     /// Bound of the MLP branch.
+    #[serde(with = "crate::hexfloat")]
     pub down: f64,
     /// Whether a bootstrap refreshes the tournament before that round (index 0 is the first round).
     pub refresh: Vec<bool>,
@@ -185,5 +202,56 @@ impl LayerPlan {
     /// Level at which the weights of an inner round enter the probabilities.
     pub fn weight_level(&self, levels: &Levels, round: usize) -> usize {
         levels.values + 2 + round
+    }
+}
+
+const MOST_COEFFS: usize = 1024;
+
+impl Approx {
+    fn check(&self, name: &str) -> Result<(), String> {
+        if !(self.lo < self.hi) {
+            return Err(format!("{name}: empty interval"));
+        }
+        check_coeffs(name, &self.coeffs)
+    }
+}
+
+fn check_coeffs(name: &str, coeffs: &[f64]) -> Result<(), String> {
+    if coeffs.len() < 2 || coeffs.len() > MOST_COEFFS || coeffs.iter().any(|c| !c.is_finite()) {
+        return Err(format!("{name}: {} coefficients", coeffs.len()));
+    }
+    Ok(())
+}
+
+impl LayerPlan {
+    /// Checks ranges; says what is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        self.norms[0].check("norm1")?;
+        self.norms[1].check("norm2")?;
+        self.silu.check("silu")?;
+        for a in self.qk.iter().flatten() {
+            a.check("q/k norm")?;
+        }
+        check_coeffs("sigmoid", &self.sigmoid)?;
+        check_coeffs("softplus", &self.softplus)?;
+        let bounds = [
+            self.raw_private,
+            self.raw_public,
+            self.score,
+            self.o,
+            self.up,
+            self.down,
+        ];
+        if bounds.iter().any(|b| !(b.is_normal() && *b > 0.0)) {
+            return Err("a bound is not positive".into());
+        }
+        if self
+            .lift
+            .iter()
+            .any(|l| !l.is_power_of_two() || *l > 1 << 40)
+        {
+            return Err("lift is no power of two".into());
+        }
+        Ok(())
     }
 }

@@ -76,3 +76,21 @@ impl Rope {
         }
     }
 }
+
+impl From<crate::fold::LayerPack> for PackedLayer {
+    fn from(p: crate::fold::LayerPack) -> PackedLayer {
+        PackedLayer {
+            q: p.q.data,
+            k: p.k.data,
+            v: p.v.data,
+            o: p.o.data,
+            gate: p.gate.data,
+            up: p.up.data,
+            down: p.down.data,
+            q_gain: p.q_gamma.unwrap_or_default(),
+            k_gain: p.k_gamma.unwrap_or_default(),
+            pub_k: p.public_k,
+            pub_v: p.public_v,
+        }
+    }
+}

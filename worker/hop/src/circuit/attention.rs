@@ -175,12 +175,12 @@ impl Circuit<'_> {
         n: Option<&B::Ct>,
     ) -> Result<B::Ct, HopError> {
         let lay = self.layout;
-        let bound = if lay.qk_norm {
-            self.plan.raw_score
+        let bounds = if lay.qk_norm {
+            [self.plan.raw_private, self.plan.raw_public]
         } else {
-            self.plan.score
+            [self.plan.score; 2]
         };
-        let unit = 1.0 / ((lay.head_dim as f64).sqrt() * bound);
+        let [unit, public_unit] = bounds.map(|b| 1.0 / ((lay.head_dim as f64).sqrt() * b));
         let step = lay.d as i64 - 1;
         let private = (0..lay.tokens)
             .map(|delta| {
@@ -198,7 +198,7 @@ impl Circuit<'_> {
             let terms = (0..public)
                 .map(|j| {
                     let mask = lay.lanes_complex(|_, c, _, i| {
-                        Complex::new(0.0, if c == j && i == 0 { -unit } else { 0.0 })
+                        Complex::new(0.0, if c == j && i == 0 { -public_unit } else { 0.0 })
                     });
                     b.mul_plain(s, &mask)
                 })
@@ -225,18 +225,20 @@ impl Circuit<'_> {
         let start = self.plan.round_level(lay, &self.levels, 0) + depth;
         let x = b.drop_to(x, start.min(self.levels.top))?;
         let lanes = lay.leaf_lanes();
-        let unit = self.plan.raw_score / self.plan.score;
+        let raw = [self.plan.raw_private, self.plan.raw_public];
+        let [private_unit, public_unit] = raw.map(|raw| raw / self.plan.score);
         let value = |yes: bool| f64::from(u8::from(yes));
-        let q_poly = Poly::scaled("q norm", &q.coeffs, unit)
+        let q_poly = Poly::scaled("q norm", &q.coeffs, 1.0)
             .masked(lay.lanes(|t, c, _, i| value(c == 2 && i < lanes && lay.leaf_valid(t, i))));
-        let k_poly = Poly::scaled("k norm", &k.coeffs, 1.0).masked(
+        let k_poly = Poly::scaled("k norm", &k.coeffs, private_unit).masked(
             lay.lanes(|t, c, _, i| value(c == 1 && i >= lay.prefix && lay.leaf_valid(t, i))),
         );
         let roots = b.polys(&x, &[q_poly, k_poly])?;
         let d = lay.d as i64;
         let q_inv = b.rotate(&roots[0], 2 * d)?;
         let k_inv = b.rotate(&roots[1], d)?;
-        let public = lay.lanes_complex(|_, c, _, i| one(c == 0 && i < lay.prefix));
+        let public =
+            lay.lanes_complex(|_, c, _, i| one(c == 0 && i < lay.prefix).scale(public_unit));
         let k_inv = b.add_plain(&k_inv, &public)?;
         b.mul(&b.mul(&q_inv, &k_inv)?, &x)
     }

@@ -141,6 +141,7 @@ pub struct Seen {
     pub mq: Vec<f64>,
     pub mk: Vec<f64>,
     pub raw: f64,
+    pub raw_public: f64,
     pub score: f64,
     pub o: f64,
     pub gate: Vec<f64>,
@@ -256,8 +257,13 @@ pub fn plain_layer(
                 })
                 .collect();
             let f = fq.get(t * heads + h).copied().unwrap_or(1.0);
-            for (s, (_, _, fk)) in s.iter().zip(&keys) {
-                seen.raw = seen.raw.max((s * f * fk).abs());
+            for (j, (s, (_, _, fk))) in s.iter().zip(&keys).enumerate() {
+                let raw = if j < lay.prefix {
+                    &mut seen.raw_public
+                } else {
+                    &mut seen.raw
+                };
+                *raw = raw.max((s * f * fk).abs());
             }
             let base = if lay.qk_norm { 0.0 } else { s[0] };
             let mut nodes: Vec<f64> = s.iter().map(|z| z - base).collect();
@@ -370,7 +376,8 @@ pub fn case(o: &Options, seed: u64) -> Case {
         qk: s
             .qk_norm
             .then(|| [inverse_root(&seen.mq, 31), inverse_root(&seen.mk, 31)]),
-        raw_score: seen.raw * margin,
+        raw_private: seen.raw * margin,
+        raw_public: seen.raw_public * margin,
         score,
         sigmoid: chebyshev(
             |u| 1.0 / (1.0 + (-u * score).exp()),
