@@ -1,0 +1,212 @@
+//! The agent's side of the child process.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio_util::sync::CancellationToken;
+
+use super::{Failure, Job, Line, Profile};
+use crate::durable::{make_folder, write_atomic};
+use crate::error::WorkerError;
+use crate::folder::to_json;
+use crate::journal::Finished;
+
+/// How long the child may take to end its running step when it is told to stop; then it is killed.
+const STOP_PATIENCE: Duration = Duration::from_secs(3);
+
+/// How to start the child.
+#[derive(Clone, Debug)]
+pub struct Runner {
+    /// Program and first arguments; the job's path follows.
+    pub command: Vec<OsString>,
+}
+
+/// How a run of the child ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// The result is in the spool.
+    Finished(Finished, Profile),
+    /// Stopped by the token; the checkpoint is kept.
+    Stopped,
+    /// It said why it cannot be done.
+    Failed(Failure, String),
+    /// It ended without a word.
+    Crashed(Failure, String),
+}
+
+impl Runner {
+    /// This program itself, as `hop-exec`.
+    pub fn of_this_program() -> Result<Runner, WorkerError> {
+        let path =
+            std::env::current_exe().map_err(WorkerError::file(Path::new("/proc/self/exe")))?;
+        Ok(Runner {
+            command: vec![path.into(), "hop-exec".into()],
+        })
+    }
+
+    /// Runs the job to its end or until `stop`.
+    pub async fn run(
+        &self,
+        job: &Job,
+        stop: &CancellationToken,
+        mut on_line: impl FnMut(&Line),
+    ) -> Result<Outcome, WorkerError> {
+        make_folder(&job.work)?;
+        let job_path = job.work.join("job.json");
+        write_atomic(&job_path, &to_json(job), true)?;
+        let Some((program, arguments)) = self.command.split_first() else {
+            return Err(WorkerError::Request(
+                "no program for the child process".into(),
+            ));
+        };
+        let mut child = tokio::process::Command::new(program)
+            .args(arguments)
+            .arg(&job_path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            // Ctrl-C on the terminal is the agent's to handle.
+            .process_group(0)
+            .spawn()
+            .map_err(WorkerError::file(Path::new(program)))?;
+        let mut stdin = child.stdin.take();
+        let Some(stdout) = child.stdout.take() else {
+            return Err(WorkerError::Request(
+                "the child process has no output".into(),
+            ));
+        };
+        let mut lines = BufReader::new(stdout).lines();
+        let mut said = None;
+        let mut killed = false;
+        let mut stopping = false;
+        let patience = tokio::time::sleep(Duration::MAX);
+        tokio::pin!(patience);
+        loop {
+            tokio::select! {
+                line = lines.next_line() => match line {
+                    Ok(Some(text)) => match serde_json::from_str::<Line>(&text) {
+                        Ok(line) => {
+                            on_line(&line);
+                            match line {
+                                Line::Finished { result, profile } => said = Some(Outcome::Finished(result, profile)),
+                                Line::Cancelled => said = Some(Outcome::Stopped),
+                                Line::Failed { kind, detail } => said = Some(Outcome::Failed(kind, detail)),
+                                _ => {}
+                            }
+                        }
+                        Err(error) => tracing::warn!(%error, "a line of the child process was not understood"),
+                    },
+                    Ok(None) | Err(_) => break,
+                },
+                () = stop.cancelled(), if !stopping => {
+                    stopping = true;
+                    if let Some(pipe) = stdin.as_mut() && pipe.write_all(b"stop\n").await.is_err() {
+                        stdin = None;
+                    }
+                    patience.as_mut().reset(tokio::time::Instant::now() + STOP_PATIENCE);
+                }
+                () = &mut patience, if stopping && !killed => {
+                    killed = true;
+                    if let Err(error) = child.start_kill() {
+                        tracing::warn!(%error, "the child process could not be killed");
+                    }
+                }
+            }
+        }
+        let status = child
+            .wait()
+            .await
+            .map_err(WorkerError::file(Path::new(program)))?;
+        Ok(match said {
+            Some(outcome) => outcome,
+            None if stopping => Outcome::Stopped,
+            None => {
+                use std::os::unix::process::ExitStatusExt as _;
+                // Nobody but the kernel's memory killer, or a person, sends this signal to it.
+                let kind = if status.signal() == Some(9) {
+                    Failure::OutOfMemory
+                } else {
+                    Failure::Compute
+                };
+                Outcome::Crashed(kind, format!("the computing process ended with {status}"))
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::child::CheckedFile;
+    use cipherhop_proto::Digest;
+
+    fn job(dir: &Path) -> Job {
+        let file = CheckedFile {
+            path: dir.join("x"),
+            digest: Digest::of(b"x"),
+        };
+        Job {
+            layer: 0,
+            parameter_set: "n10-INSECURE".into(),
+            program: file.clone(),
+            weights: file.clone(),
+            key_manifest: file.clone(),
+            input: file,
+            keys: dir.to_owned(),
+            work: dir.join("work"),
+            spool: dir.join("spool"),
+            threads: 1,
+        }
+    }
+
+    fn shell(script: &str) -> Runner {
+        Runner {
+            command: vec!["sh".into(), "-c".into(), script.into()],
+        }
+    }
+
+    async fn outcome(script: &str, stop: &CancellationToken) -> Outcome {
+        let dir = tempfile::tempdir().unwrap();
+        shell(script)
+            .run(&job(dir.path()), stop, |_| ())
+            .await
+            .unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_child_that_dies_silently_is_a_crash_and_one_killed_ran_out_of_memory() {
+        let never = CancellationToken::new();
+        assert!(matches!(
+            outcome("exit 7", &never).await,
+            Outcome::Crashed(Failure::Compute, _)
+        ));
+        assert!(matches!(
+            outcome("kill -9 $$", &never).await,
+            Outcome::Crashed(Failure::OutOfMemory, _)
+        ));
+        let failed = outcome(
+            r#"echo nonsense; echo '{"event":"failed","kind":"input","detail":"d"}'; exit 1"#,
+            &never,
+        )
+        .await;
+        assert_eq!(failed, Outcome::Failed(Failure::Input, "d".into()));
+    }
+
+    #[tokio::test]
+    async fn stop_is_asked_for_first_and_enforced_within_five_seconds() {
+        let stop = CancellationToken::new();
+        stop.cancel();
+        let polite = outcome(
+            r#"read line; test "$line" = stop && echo '{"event":"cancelled"}'"#,
+            &stop,
+        )
+        .await;
+        assert_eq!(polite, Outcome::Stopped);
+        let begin = std::time::Instant::now();
+        assert_eq!(outcome("exec sleep 60", &stop).await, Outcome::Stopped);
+        assert!(begin.elapsed() < Duration::from_secs(5));
+    }
+}

@@ -1,0 +1,145 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::error::EXIT_HELP;
+use crate::range::HopRange;
+use crate::units::parse_bytes;
+
+/// The volunteer's program: claims hops of encrypted chains, runs them, hands results in.
+#[derive(Debug, Parser)]
+#[command(name = "cipherhop-worker", version, about, after_help = EXIT_HELP)]
+pub struct Cli {
+    /// Data folder: identity, journal, cache, checkpoints, spool. One worker per folder.
+    #[arg(long, global = true, env = "CIPHERHOP_DATA", value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Print JSON (one object per line) for machines.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Turn an invite into this machine's identity.
+    Enroll(Enroll),
+    /// Work: ask for hops, run them, hand results in.
+    Run(Run),
+    /// Say which hops to work on first; `run` then takes them.
+    Claim(Claim),
+    /// Show identity, claims, attempts, spool, cache and the coordinator's chains.
+    Status,
+    /// Follow a chain live.
+    Watch(Watch),
+    /// Hand finished work in again, or ask for a failed hop to be opened again.
+    Resubmit(Resubmit),
+    /// Check processor, memory, disk, the self-test and the connection.
+    Doctor(Doctor),
+    /// Computes one hop; started by `run`, not by people.
+    #[command(hide = true)]
+    HopExec {
+        /// The job, written by the agent.
+        job: PathBuf,
+    },
+}
+
+/// Options of `enroll`.
+#[derive(Debug, Args)]
+pub struct Enroll {
+    /// Address, for example https://hops.example.org:7443.
+    #[arg(long, value_name = "URL")]
+    pub coordinator: String,
+    /// The operator's invite; `-` reads it from standard input.
+    #[arg(
+        long,
+        env = "CIPHERHOP_INVITE",
+        hide_env_values = true,
+        value_name = "TOKEN"
+    )]
+    pub invite: String,
+    /// Name shown to observers.
+    #[arg(long)]
+    pub name: String,
+    /// A PEM file with a certificate authority to trust beside the system's.
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// Allow http:// to another machine: the token then travels unencrypted.
+    #[arg(long)]
+    pub allow_plaintext: bool,
+}
+
+/// Options of `run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// End after one hop; success only if its result was accepted.
+    #[arg(long, conflicts_with = "until_done")]
+    pub once: bool,
+    /// End when no work came for this many seconds.
+    #[arg(long, value_name = "SECONDS")]
+    pub idle_exit: Option<u64>,
+    /// Threads of a computation; results do not depend on it.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Work on this chain (id or name) until it is completed.
+    #[arg(long, value_name = "CHAIN")]
+    pub until_done: Option<String>,
+    /// Work on this chain (id or name) and on claims only.
+    #[arg(long, value_name = "CHAIN", conflicts_with = "until_done")]
+    pub chain: Option<String>,
+    /// Work on claimed hops only.
+    #[arg(long)]
+    pub only_claims: bool,
+    /// Work on chains whose parameter set protects nothing (tests).
+    #[arg(long)]
+    pub allow_insecure: bool,
+    /// Limit of the blob cache, for example 40GiB.
+    #[arg(long, default_value = "40GiB", value_parser = parse_bytes, value_name = "SIZE")]
+    pub cache: u64,
+}
+
+/// Options of `claim`.
+#[derive(Debug, Args)]
+pub struct Claim {
+    /// The chain, id or name.
+    #[arg(long, value_name = "CHAIN")]
+    pub chain: String,
+    /// One hop or a range such as 5-25; all hops without it.
+    #[arg(long, value_name = "A-B")]
+    pub hops: Option<HopRange>,
+    /// Withdraw the claim.
+    #[arg(long)]
+    pub remove: bool,
+}
+
+/// Options of `watch`.
+#[derive(Debug, Args)]
+pub struct Watch {
+    /// The chain, id or name.
+    pub chain: String,
+}
+
+/// Options of `resubmit`.
+#[derive(Debug, Args)]
+pub struct Resubmit {
+    /// The attempt; without it, every finished result that was not judged.
+    pub attempt: Option<cipherhop_proto::AttemptId>,
+    /// Ask for a failed hop to be opened again, then send a finished result for it if there is one.
+    #[arg(long, num_args = 2, value_names = ["CHAIN", "HOP"], requires = "reason", conflicts_with = "attempt")]
+    pub reopen: Option<Vec<String>>,
+    /// Why it should be opened again; kept on record.
+    #[arg(long, requires = "reopen")]
+    pub reason: Option<String>,
+}
+
+/// Options of `doctor`.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// Threads of the self-test.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+}
