@@ -217,7 +217,7 @@ impl Cache {
     pub fn recent(&self, limit: usize) -> Vec<Digest> {
         let inner = self.lock();
         let mut all: Vec<(u64, Digest)> = inner.entries.iter().map(|(d, e)| (e.used, *d)).collect();
-        all.sort_by(|a, b| b.0.cmp(&a.0));
+        all.sort_by_key(|(used, _)| std::cmp::Reverse(*used));
         all.into_iter()
             .take(limit)
             .map(|(_, digest)| digest)
