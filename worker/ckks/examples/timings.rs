@@ -2,8 +2,8 @@
 //! Keys and ciphertexts are random residues: the arithmetic does not care.
 
 use cipherhop_ckks::{
-    Ciphertext, CkksError, Complex, Context, Domain, EvalKey, EvalKeys, Evaluator, KeyId, KeySpec,
-    Params, Poly, ScaleId, expand_uniform,
+    Ciphertext, CkksError, Complex, Context, EvalKey, EvalKeys, Evaluator, KeyId, KeySpec, Params,
+    ScaleId, expand_uniform,
 };
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,19 +16,6 @@ fn time<T>(what: &str, rounds: u32, mut f: impl FnMut() -> T) {
     }
     let each = start.elapsed().as_secs_f64() / rounds as f64;
     println!("{what:<44} {:>10.3} ms", each * 1e3);
-}
-
-fn ciphertext(ctx: &Context, level: usize, scale: ScaleId) -> Result<Ciphertext, CkksError> {
-    let poly = |salt: u8| {
-        let data = (0..=level)
-            .flat_map(|i| {
-                let q = ctx.modulus(i).value();
-                expand_uniform(&[salt; 32], KeyId::Conj, 0, i, q, ctx.n())
-            })
-            .collect();
-        Poly::from_data(ctx, level + 1, Domain::Ntt, data)
-    };
-    Ciphertext::from_parts(ctx, poly(1)?, poly(2)?, scale)
 }
 
 fn main() -> Result<(), CkksError> {
@@ -47,10 +34,7 @@ fn main() -> Result<(), CkksError> {
             id,
             limbs: ctx.q_len(),
         };
-        let b = (0..spec.digits(&ctx))
-            .map(|d| EvalKey::uniform_half(&ctx, spec, &[d as u8; 32], d))
-            .collect();
-        keys.insert(EvalKey::from_parts(&ctx, spec, [7; 32], b)?);
+        keys.insert(EvalKey::pseudorandom(&ctx, spec, &[7; 32])?);
     }
     let ev = Evaluator::new(ctx.clone(), Arc::new(keys));
 
@@ -72,7 +56,7 @@ fn main() -> Result<(), CkksError> {
         } else {
             ScaleId::Message
         };
-        let a = ciphertext(&ctx, level, row)?;
+        let a = Ciphertext::pseudorandom(&ctx, level, row, &[1; 32])?;
         let digits = ev.hoist(&a);
         time(&format!("level {level}: hoist"), 5, || ev.hoist(&a));
         time(&format!("level {level}: hoisted rotation, QP"), 5, || {

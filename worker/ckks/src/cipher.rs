@@ -3,6 +3,7 @@
 
 use crate::context::Context;
 use crate::error::CkksError;
+use crate::keys::{KeyId, expand_uniform};
 use crate::poly::{Domain, ExtPoly, Poly};
 
 /// The two rows of the scale table.
@@ -56,6 +57,27 @@ impl Ciphertext {
             level,
             scale,
         })
+    }
+
+    /// A ciphertext of pseudorandom residues, for self-tests and timings.
+    pub fn pseudorandom(
+        ctx: &Context,
+        level: usize,
+        scale: ScaleId,
+        seed: &[u8; 32],
+    ) -> Result<Ciphertext, CkksError> {
+        ctx.scale_of(scale, level)?;
+        let poly = |part: usize| {
+            let limb =
+                |i| expand_uniform(seed, KeyId::Relin, part, i, ctx.modulus(i).value(), ctx.n());
+            Poly::from_data(
+                ctx,
+                level + 1,
+                Domain::Ntt,
+                (0..=level).flat_map(limb).collect(),
+            )
+        };
+        Ciphertext::from_parts(ctx, poly(0)?, poly(1)?, scale)
     }
 
     /// Level: the limbs q_0 ..= q_level are present.

@@ -10,6 +10,7 @@ use crate::modular::Modulus;
 use crate::ntt::{NttTable, automorphism_table};
 use crate::params::Params;
 use rayon::prelude::*;
+use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 
@@ -202,6 +203,27 @@ impl Context {
         }
     }
 
+    /// SHA-256 over the transform roots, the scale table and the encoder roots: two machines that agree on it
+    /// have the same tables.
+    pub fn tables_digest(&self) -> [u8; 32] {
+        let mut h = Sha256::new();
+        h.update(b"cipherhop ckks tables v1\0");
+        h.update(self.digest);
+        for t in &self.tables {
+            for root in t.forward.iter().chain(&t.inverse) {
+                h.update(root.w.to_le_bytes());
+            }
+        }
+        for scale in self.message_scales.iter().chain(&self.evalmod_scales) {
+            h.update(scale.to_bits().to_le_bytes());
+        }
+        for w in self.encoder.layers.iter().flatten() {
+            h.update(w.re.to_bits().to_le_bytes());
+            h.update(w.im.to_bits().to_le_bytes());
+        }
+        h.finalize().into()
+    }
+
     /// Galois element of the rotation to the left by `steps` slots: 5^steps mod 2N.
     pub fn galois_rotation(&self, steps: usize) -> usize {
         let two_n = 2 * self.n();
@@ -259,3 +281,6 @@ fn scales(params: &Params) -> (Vec<f64>, Vec<f64>) {
     let evalmod = climb(256.0 * message[top], &params.q[top + 1..]);
     (message, evalmod)
 }
+
+#[cfg(test)]
+mod tests;

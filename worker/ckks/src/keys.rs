@@ -190,6 +190,21 @@ impl EvalKey {
         })
     }
 
+    /// A key of pseudorandom residues: it switches to nothing, but costs and computes what a real key does.
+    /// For self-tests and timings where there is no secret.
+    pub fn pseudorandom(
+        ctx: &Context,
+        spec: KeySpec,
+        seed: &[u8; 32],
+    ) -> Result<EvalKey, CkksError> {
+        spec.check(ctx)?;
+        let other = blake3::derive_key("cipherhop 2026 pseudorandom test key", seed);
+        let b = (0..spec.digits(ctx))
+            .map(|digit| EvalKey::uniform_half(ctx, spec, &other, digit))
+            .collect();
+        EvalKey::from_parts(ctx, spec, *seed, b)
+    }
+
     /// The uniform half of one digit, (limbs + special) * N residues in the NTT domain, q limbs first.
     pub fn uniform_half(ctx: &Context, spec: KeySpec, seed: &[u8; 32], digit: usize) -> Vec<u64> {
         let n = ctx.n();
