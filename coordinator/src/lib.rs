@@ -7,3 +7,4 @@ pub mod config;
 pub mod domain;
 pub mod service;
 pub mod store;
+pub mod tasks;

@@ -76,6 +76,8 @@ reasons! {
     InviteInvalid, "INVITE_INVALID", Unauthenticated, AfterChange, "Ask the operator for a new invite.";
     /// The device is quarantined or banned.
     DeviceQuarantined, "DEVICE_QUARANTINED", PermissionDenied, AfterChange, "Run `doctor` on the machine, then ask the operator to lift the quarantine.";
+    /// No device of that id.
+    DeviceNotFound, "DEVICE_NOT_FOUND", NotFound, Never, "List the devices and check the id.";
 
     // Versions and requests.
     /// No protocol version is spoken by both sides.
@@ -144,6 +146,16 @@ reasons! {
     HopClosed, "HOP_CLOSED", FailedPrecondition, NextHop, "Take another hop.";
     /// The lease's hard deadline passed.
     DeadlinePassed, "DEADLINE_PASSED", DeadlineExceeded, NextHop, "Submit the result anyway if it is finished; it is still judged.";
+
+    // Why an attempt failed.
+    /// The computation of the hop failed.
+    AttemptFailedCompute, "ATTEMPT_FAILED_COMPUTE", FailedPrecondition, NextHop, "Run `doctor`; read the worker's log.";
+    /// The worker lost its connection for too long.
+    AttemptFailedDisconnect, "ATTEMPT_FAILED_DISCONNECT", FailedPrecondition, NextHop, "Check the network.";
+    /// An input blob could not be fetched or read.
+    AttemptFailedInput, "ATTEMPT_FAILED_INPUT", FailedPrecondition, NextHop, "The operator checks the chain's blobs.";
+    /// The result is not the expected one.
+    ResultMismatch, "RESULT_MISMATCH", FailedPrecondition, NextHop, "Run `doctor`: the machine computes other bytes than others do.";
 
     // Why a hop is stuck.
     /// The hop failed in the computation too often.

@@ -71,6 +71,8 @@ pub enum Command {
     Release(Holder),
     /// Time passed.
     Tick,
+    /// A device was quarantined: its leases end, its waiting results are set aside.
+    Evict(DeviceId),
     /// An operator opens the hop again.
     Requeue(String),
     /// A volunteer asks to open the hop again.

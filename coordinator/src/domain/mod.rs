@@ -5,9 +5,18 @@
 pub mod attempt;
 pub mod chain;
 pub mod command;
+mod decide;
 pub mod event;
+mod failure;
 pub mod hop;
+mod lease;
 pub mod ledger;
+mod operate;
+pub mod schedule;
 pub mod time;
 pub mod trust;
+mod turn;
+mod verify;
 pub mod view;
+
+pub use decide::decide;

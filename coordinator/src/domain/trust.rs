@@ -68,6 +68,8 @@ pub struct Device {
     pub consecutive_valid: u32,
     /// Refuted results since the last valid one.
     pub consecutive_invalid: u32,
+    /// An operator's words at the last quarantine or its lifting.
+    pub note: String,
     /// When it enrolled.
     pub created: Timestamp,
     /// Last call.

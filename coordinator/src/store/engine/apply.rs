@@ -1,0 +1,168 @@
+//! Loads what a decision is made on and writes what follows from it.
+
+use std::time::Duration;
+
+use cipherhop_proto::{ChainId, Reason};
+
+use super::Work;
+use crate::domain::command::{Acceptance, Command, Effects, State};
+use crate::domain::decide;
+use crate::domain::hop::HopState;
+use crate::domain::ledger::{ArchiveRow, GENESIS};
+use crate::domain::time::Timestamp;
+use crate::domain::trust::DeviceState;
+use crate::store::types::{Result, StoreError};
+
+/// Accepted attempts that tell how long a hop usually takes.
+const DURATION_SAMPLES: u32 = 64;
+
+impl Work {
+    /// The hop with its chain and attempts; HOP_NOT_FOUND.
+    pub(super) async fn load(&mut self, id: ChainId, generation: u32, hop: u32) -> Result<State> {
+        let chain = self.chain(id).await?;
+        let found = self.tx.hop(id, generation, hop).await?;
+        let attempts = self.tx.attempts_of_hop(id, generation, hop).await?;
+        let mut durations = self.tx.accepted_durations(id, DURATION_SAMPLES).await?;
+        durations.sort_unstable();
+        let rank = (durations.len() * 95).div_ceil(100).saturating_sub(1);
+        let p95 = durations
+            .get(rank)
+            .map(|micros| Duration::from_micros(*micros));
+        let hop = found.ok_or(Reason::HopNotFound)?;
+        Ok(State {
+            chain,
+            hop,
+            attempts,
+            p95,
+        })
+    }
+
+    /// Decides and writes; the effects and the hop's state afterwards.
+    pub(super) async fn run(
+        &mut self,
+        state: &State,
+        command: Command,
+        now: Timestamp,
+    ) -> Result<(Effects, HopState)> {
+        let effects = decide(state, command, now)?;
+        let hop_state = effects.hop_state(state);
+        self.apply(state, &effects, now).await?;
+        self.count_verdicts(&effects, now).await?;
+        Ok((effects, hop_state))
+    }
+
+    async fn apply(&mut self, state: &State, effects: &Effects, now: Timestamp) -> Result<()> {
+        for attempt in &effects.attempts {
+            match state.attempts.iter().any(|known| known.epoch == attempt.epoch) {
+                true => self.tx.update_attempt(attempt).await?,
+                false => self.tx.insert_attempt(attempt).await?,
+            }
+        }
+        if let Some(hop) = &effects.hop {
+            self.tx.update_hop(hop).await?;
+        }
+        if let Some(accept) = &effects.accept {
+            self.accept(state, accept, now).await?;
+        }
+        if effects.cancel_hops {
+            self.cancel_hops(state, now).await?;
+        }
+        if let Some(chain) = &effects.chain {
+            let (head, generation) = (state.chain.head, state.chain.generation);
+            if !self.tx.update_chain(chain, head, generation).await? {
+                return Err(StoreError::Damaged(format!(
+                    "head of chain {} moved",
+                    chain.id
+                )));
+            }
+        }
+        for id in &effects.credits {
+            let earner = effects.attempts.iter().find(|attempt| attempt.id == *id);
+            if let Some(attempt) = earner {
+                self.tx.insert_credit(*id, attempt.account, now).await?;
+            }
+        }
+        for event in &effects.events {
+            self.last_event = self.tx.append_event(state.chain.id, event, now).await?;
+        }
+        Ok(())
+    }
+
+    /// Appends to the archive and opens the next hop.
+    async fn accept(&mut self, state: &State, accept: &Acceptance, now: Timestamp) -> Result<()> {
+        let (chain, generation, hop) = (state.chain.id, state.hop.generation, state.hop.index);
+        let tip = self.tx.archive_tip(chain).await?;
+        let mut attempts = accept.attempts.clone();
+        attempts.sort_unstable();
+        let mut row = ArchiveRow {
+            chain,
+            position: tip.map_or(0, |(position, _)| position + 1),
+            generation,
+            hop,
+            digest: accept.digest,
+            method: accept.method,
+            attempts,
+            at: now,
+            previous: tip.map_or(GENESIS, |(_, hash)| hash),
+            hash: GENESIS,
+        };
+        row.hash = row.computed_hash();
+        self.tx.insert_archive(&row).await?;
+        let Some(mut next) = self.tx.hop(chain, generation, hop + 1).await? else {
+            return Ok(());
+        };
+        if next.state != HopState::Blocked {
+            return Err(StoreError::Damaged(format!(
+                "hop {} of {chain} is not Blocked",
+                hop + 1
+            )));
+        }
+        next.state = HopState::Ready;
+        next.input = Some(accept.digest);
+        next.since = now;
+        self.tx.update_hop(&next).await
+    }
+
+    async fn cancel_hops(&mut self, state: &State, now: Timestamp) -> Result<()> {
+        for mut hop in self.tx.hops(state.chain.id, state.chain.generation).await? {
+            if !matches!(hop.state, HopState::Verified | HopState::Cancelled) {
+                hop.state = HopState::Cancelled;
+                hop.since = now;
+                self.tx.update_hop(&hop).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts verdicts on devices; one that falls into quarantine loses its leases.
+    async fn count_verdicts(&mut self, effects: &Effects, now: Timestamp) -> Result<()> {
+        for (id, verdict) in &effects.verdicts {
+            let Some(mut device) = self.tx.device(*id).await? else {
+                continue;
+            };
+            let before = device.state;
+            device.judge(*verdict);
+            self.tx.update_device(&device).await?;
+            if device.state == DeviceState::Quarantined && before != device.state {
+                self.evict(*id, now).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends every lease and sets aside every waiting result of a device.
+    pub(super) async fn evict(
+        &mut self,
+        device: cipherhop_proto::DeviceId,
+        now: Timestamp,
+    ) -> Result<()> {
+        for attempt in self.tx.pending_of_device(device).await? {
+            let state = self
+                .load(attempt.chain, attempt.generation, attempt.hop)
+                .await?;
+            let effects = decide(&state, Command::Evict(device), now)?;
+            self.apply(&state, &effects, now).await?;
+        }
+        Ok(())
+    }
+}

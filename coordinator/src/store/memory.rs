@@ -1,0 +1,481 @@
+//! Rows in memory. Keeps the same uniqueness rules as the SQL schema, so that the conformance suite
+//! means the same on both.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use cipherhop_proto::{AccountId, AttemptId, ChainId, DeviceId, Digest, Nonce, TokenId, UploadId};
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+use super::tx::{Backend, TokenRow, Tx};
+use super::types::{BlobRecord, Result, StoreError, UploadRecord};
+use crate::domain::attempt::{Attempt, AttemptState};
+use crate::domain::chain::{Chain, NewChain};
+use crate::domain::event::{Event, NewEvent};
+use crate::domain::hop::Hop;
+use crate::domain::ledger::ArchiveRow;
+use crate::domain::time::Timestamp;
+use crate::domain::trust::Device;
+use crate::domain::view::Accuracy;
+
+type HopKey = (ChainId, u32, u32);
+
+#[derive(Debug, Clone, Default)]
+struct World {
+    accounts: BTreeMap<AccountId, String>,
+    tokens: BTreeMap<TokenId, TokenRow>,
+    devices: BTreeMap<DeviceId, (Device, Nonce)>,
+    blobs: BTreeMap<Digest, BlobRecord>,
+    uploads: BTreeMap<UploadId, UploadRecord>,
+    chains: BTreeMap<ChainId, (Chain, Vec<Digest>)>,
+    hops: BTreeMap<HopKey, Hop>,
+    attempts: BTreeMap<AttemptId, Attempt>,
+    archive: Vec<ArchiveRow>,
+    credits: BTreeMap<AttemptId, AccountId>,
+    accuracies: BTreeMap<HopKey, Accuracy>,
+    events: Vec<Event>,
+}
+
+/// The memory backend.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    world: Arc<Mutex<World>>,
+}
+
+/// One transaction: holds the lock; a writer works on a copy and swaps it in.
+struct MemoryTx {
+    guard: OwnedMutexGuard<World>,
+    copy: Option<World>,
+}
+
+#[async_trait]
+impl Backend for Memory {
+    async fn read(&self) -> Result<Box<dyn Tx>> {
+        let guard = self.world.clone().lock_owned().await;
+        Ok(Box::new(MemoryTx { guard, copy: None }))
+    }
+
+    async fn write(&self) -> Result<Box<dyn Tx>> {
+        self.read().await
+    }
+
+    async fn close(&self) {}
+}
+
+impl MemoryTx {
+    fn get(&self) -> &World {
+        self.copy.as_ref().unwrap_or(&self.guard)
+    }
+
+    fn edit(&mut self) -> &mut World {
+        self.copy.get_or_insert_with(|| self.guard.clone())
+    }
+}
+
+fn unique<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: V, what: &str) -> Result<()> {
+    match map.insert(key, value) {
+        None => Ok(()),
+        Some(_) => Err(StoreError::Damaged(format!("{what} exists already"))),
+    }
+}
+
+#[async_trait]
+impl Tx for MemoryTx {
+    async fn commit(mut self: Box<Self>) -> Result<()> {
+        if let Some(copy) = self.copy.take() {
+            *self.guard = copy;
+        }
+        Ok(())
+    }
+
+    async fn account_by_name(&mut self, name: &str) -> Result<Option<AccountId>> {
+        Ok(self
+            .get()
+            .accounts
+            .iter()
+            .find(|(_, known)| *known == name)
+            .map(|(id, _)| *id))
+    }
+
+    async fn account_name(&mut self, id: AccountId) -> Result<String> {
+        Ok(self.get().accounts.get(&id).cloned().unwrap_or_default())
+    }
+
+    async fn insert_account(&mut self, id: AccountId, name: &str, _: Timestamp) -> Result<()> {
+        unique(&mut self.edit().accounts, id, name.to_owned(), "account")
+    }
+
+    async fn token_by_hash(&mut self, hash: Digest) -> Result<Option<TokenRow>> {
+        Ok(self
+            .get()
+            .tokens
+            .values()
+            .find(|token| token.hash == hash)
+            .cloned())
+    }
+
+    async fn insert_token(&mut self, row: &TokenRow, _: Timestamp) -> Result<()> {
+        unique(
+            &mut self.edit().tokens,
+            row.identity.token,
+            row.clone(),
+            "token",
+        )
+    }
+
+    async fn revoke_token(&mut self, id: TokenId, _: Timestamp) -> Result<bool> {
+        let token = self.edit().tokens.get_mut(&id);
+        Ok(token.map(|token| token.revoked = true).is_some())
+    }
+
+    async fn revoke_device_tokens(&mut self, device: DeviceId, _: Timestamp) -> Result<()> {
+        let tokens = self.edit().tokens.values_mut();
+        tokens
+            .filter(|token| token.identity.device == Some(device))
+            .for_each(|token| token.revoked = true);
+        Ok(())
+    }
+
+    async fn device(&mut self, id: DeviceId) -> Result<Option<Device>> {
+        Ok(self
+            .get()
+            .devices
+            .get(&id)
+            .map(|(device, _)| device.clone()))
+    }
+
+    async fn device_by_nonce(
+        &mut self,
+        account: AccountId,
+        nonce: Nonce,
+    ) -> Result<Option<DeviceId>> {
+        let mut devices = self.get().devices.values();
+        let found = devices.find(|(device, known)| device.account == account && *known == nonce);
+        Ok(found.map(|(device, _)| device.id))
+    }
+
+    async fn devices(&mut self) -> Result<Vec<Device>> {
+        let mut devices: Vec<_> = self
+            .get()
+            .devices
+            .values()
+            .map(|(d, _)| d.clone())
+            .collect();
+        devices.sort_by_key(|device| (device.created, device.id));
+        Ok(devices)
+    }
+
+    async fn insert_device(&mut self, device: &Device, nonce: Nonce) -> Result<()> {
+        unique(
+            &mut self.edit().devices,
+            device.id,
+            (device.clone(), nonce),
+            "device",
+        )
+    }
+
+    async fn update_device(&mut self, device: &Device) -> Result<()> {
+        if let Some(row) = self.edit().devices.get_mut(&device.id) {
+            row.0 = device.clone();
+        }
+        Ok(())
+    }
+
+    async fn blob(&mut self, digest: Digest) -> Result<Option<BlobRecord>> {
+        Ok(self.get().blobs.get(&digest).copied())
+    }
+
+    async fn insert_blob(&mut self, blob: &BlobRecord) -> Result<()> {
+        unique(&mut self.edit().blobs, blob.digest, *blob, "blob")
+    }
+
+    async fn upload(&mut self, id: UploadId) -> Result<Option<UploadRecord>> {
+        Ok(self.get().uploads.get(&id).copied())
+    }
+
+    async fn upload_of(
+        &mut self,
+        digest: Digest,
+        account: AccountId,
+    ) -> Result<Option<UploadRecord>> {
+        let mut uploads = self.get().uploads.values();
+        Ok(uploads
+            .find(|u| u.digest == digest && u.account == account)
+            .copied())
+    }
+
+    async fn uploads(&mut self) -> Result<Vec<UploadRecord>> {
+        Ok(self.get().uploads.values().copied().collect())
+    }
+
+    async fn put_upload(&mut self, upload: &UploadRecord) -> Result<()> {
+        self.edit().uploads.insert(upload.id, *upload);
+        Ok(())
+    }
+
+    async fn delete_uploads(&mut self, digest: Digest) -> Result<()> {
+        self.edit()
+            .uploads
+            .retain(|_, upload| upload.digest != digest);
+        Ok(())
+    }
+
+    async fn chain(&mut self, id: ChainId) -> Result<Option<Chain>> {
+        Ok(self.get().chains.get(&id).map(|(chain, _)| chain.clone()))
+    }
+
+    async fn chain_by_name(&mut self, name: &str) -> Result<Option<Chain>> {
+        let mut chains = self.get().chains.values();
+        Ok(chains
+            .find(|(chain, _)| chain.name == name)
+            .map(|(chain, _)| chain.clone()))
+    }
+
+    async fn chains(&mut self) -> Result<Vec<Chain>> {
+        let mut chains: Vec<_> = self.get().chains.values().map(|(c, _)| c.clone()).collect();
+        chains.sort_by_key(|chain| (chain.created, chain.id));
+        Ok(chains)
+    }
+
+    async fn insert_chain(&mut self, chain: &Chain, new: &NewChain) -> Result<()> {
+        let row = (chain.clone(), new.keys.clone());
+        unique(&mut self.edit().chains, chain.id, row, "chain")
+    }
+
+    async fn update_chain(&mut self, chain: &Chain, head: u32, generation: u32) -> Result<bool> {
+        match self.edit().chains.get_mut(&chain.id) {
+            Some((row, _)) if row.head == head && row.generation == generation => {
+                *row = chain.clone();
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    async fn chain_keys(&mut self, id: ChainId) -> Result<Vec<BlobRecord>> {
+        let world = self.get();
+        let keys = world
+            .chains
+            .get(&id)
+            .map(|(_, keys)| keys.as_slice())
+            .unwrap_or_default();
+        Ok(keys
+            .iter()
+            .filter_map(|key| world.blobs.get(key).copied())
+            .collect())
+    }
+
+    async fn hop(&mut self, chain: ChainId, generation: u32, index: u32) -> Result<Option<Hop>> {
+        Ok(self.get().hops.get(&(chain, generation, index)).cloned())
+    }
+
+    async fn hops(&mut self, chain: ChainId, generation: u32) -> Result<Vec<Hop>> {
+        let range = (chain, generation, 0)..=(chain, generation, u32::MAX);
+        Ok(self
+            .get()
+            .hops
+            .range(range)
+            .map(|(_, hop)| hop.clone())
+            .collect())
+    }
+
+    async fn insert_hop(&mut self, hop: &Hop) -> Result<()> {
+        let key = (hop.chain, hop.generation, hop.index);
+        unique(&mut self.edit().hops, key, hop.clone(), "hop")
+    }
+
+    async fn update_hop(&mut self, hop: &Hop) -> Result<()> {
+        let key = (hop.chain, hop.generation, hop.index);
+        self.edit().hops.insert(key, hop.clone());
+        Ok(())
+    }
+
+    async fn attempt(&mut self, id: AttemptId) -> Result<Option<Attempt>> {
+        Ok(self.get().attempts.get(&id).cloned())
+    }
+
+    async fn attempt_by_nonce(
+        &mut self,
+        device: DeviceId,
+        nonce: Nonce,
+    ) -> Result<Option<Attempt>> {
+        let mut attempts = self.get().attempts.values();
+        Ok(attempts
+            .find(|a| a.device == device && a.nonce == nonce)
+            .cloned())
+    }
+
+    async fn attempts_of_hop(
+        &mut self,
+        chain: ChainId,
+        generation: u32,
+        hop: u32,
+    ) -> Result<Vec<Attempt>> {
+        let mut attempts = self.attempts_of_chain(chain, generation).await?;
+        attempts.retain(|attempt| attempt.hop == hop);
+        Ok(attempts)
+    }
+
+    async fn attempts_of_chain(&mut self, chain: ChainId, generation: u32) -> Result<Vec<Attempt>> {
+        let all = self.get().attempts.values();
+        let mut attempts: Vec<_> = all
+            .filter(|a| a.chain == chain && a.generation == generation)
+            .cloned()
+            .collect();
+        attempts.sort_by_key(|attempt| (attempt.hop, attempt.epoch));
+        Ok(attempts)
+    }
+
+    async fn live_attempts(&mut self) -> Result<Vec<Attempt>> {
+        Ok(self
+            .get()
+            .attempts
+            .values()
+            .filter(|a| a.state.is_live())
+            .cloned()
+            .collect())
+    }
+
+    async fn pending_of_device(&mut self, device: DeviceId) -> Result<Vec<Attempt>> {
+        let pending = |attempt: &&Attempt| {
+            attempt.device == device
+                && (attempt.state.is_live() || attempt.state == AttemptState::Submitted)
+        };
+        Ok(self
+            .get()
+            .attempts
+            .values()
+            .filter(pending)
+            .cloned()
+            .collect())
+    }
+
+    async fn insert_attempt(&mut self, attempt: &Attempt) -> Result<()> {
+        unique(
+            &mut self.edit().attempts,
+            attempt.id,
+            attempt.clone(),
+            "attempt",
+        )
+    }
+
+    async fn update_attempt(&mut self, attempt: &Attempt) -> Result<()> {
+        self.edit().attempts.insert(attempt.id, attempt.clone());
+        Ok(())
+    }
+
+    async fn accepted_durations(&mut self, chain: ChainId, limit: u32) -> Result<Vec<u64>> {
+        let accepted = |a: &&Attempt| a.chain == chain && a.state == AttemptState::Matched;
+        let mut rows: Vec<_> = self.get().attempts.values().filter(accepted).collect();
+        rows.sort_by_key(|attempt| std::cmp::Reverse(attempt.ended));
+        let micros = |a: &Attempt| a.ended.map_or(0, |end| end.since(a.leased).as_micros());
+        let durations = rows.into_iter().take(limit as usize).map(micros);
+        Ok(durations
+            .map(|micros| u64::try_from(micros).unwrap_or(u64::MAX))
+            .collect())
+    }
+
+    async fn archive(&mut self, chain: ChainId) -> Result<Vec<ArchiveRow>> {
+        Ok(self
+            .get()
+            .archive
+            .iter()
+            .filter(|row| row.chain == chain)
+            .cloned()
+            .collect())
+    }
+
+    async fn archive_tip(&mut self, chain: ChainId) -> Result<Option<(u64, Digest)>> {
+        let tip = self.get().archive.iter().rfind(|row| row.chain == chain);
+        Ok(tip.map(|row| (row.position, row.hash)))
+    }
+
+    async fn insert_archive(&mut self, row: &ArchiveRow) -> Result<()> {
+        let key = |row: &ArchiveRow| (row.chain, row.generation, row.hop);
+        if self
+            .get()
+            .archive
+            .iter()
+            .any(|known| key(known) == key(row))
+        {
+            return Err(StoreError::Damaged("archive row exists already".to_owned()));
+        }
+        self.edit().archive.push(row.clone());
+        Ok(())
+    }
+
+    async fn insert_credit(
+        &mut self,
+        attempt: AttemptId,
+        account: AccountId,
+        _: Timestamp,
+    ) -> Result<()> {
+        unique(&mut self.edit().credits, attempt, account, "credit")
+    }
+
+    async fn credits(&mut self, account: AccountId) -> Result<u64> {
+        Ok(self
+            .get()
+            .credits
+            .values()
+            .filter(|earner| **earner == account)
+            .count() as u64)
+    }
+
+    async fn accuracies(&mut self, chain: ChainId, generation: u32) -> Result<Vec<Accuracy>> {
+        let range = (chain, generation, 0)..=(chain, generation, u32::MAX);
+        Ok(self
+            .get()
+            .accuracies
+            .range(range)
+            .map(|(_, figures)| *figures)
+            .collect())
+    }
+
+    async fn put_accuracy(
+        &mut self,
+        chain: ChainId,
+        generation: u32,
+        figures: Accuracy,
+    ) -> Result<()> {
+        self.edit()
+            .accuracies
+            .insert((chain, generation, figures.hop), figures);
+        Ok(())
+    }
+
+    async fn append_event(
+        &mut self,
+        chain: ChainId,
+        event: &NewEvent,
+        at: Timestamp,
+    ) -> Result<u64> {
+        let events = &mut self.edit().events;
+        let sequence = events.len() as u64 + 1;
+        events.push(Event {
+            sequence,
+            chain,
+            event: event.clone(),
+            at,
+        });
+        Ok(sequence)
+    }
+
+    async fn events(&mut self, chain: ChainId, after: u64, limit: u32) -> Result<Vec<Event>> {
+        let newer = |event: &&Event| event.chain == chain && event.sequence > after;
+        Ok(self
+            .get()
+            .events
+            .iter()
+            .filter(newer)
+            .take(limit as usize)
+            .cloned()
+            .collect())
+    }
+
+    async fn last_sequence(&mut self, chain: ChainId) -> Result<u64> {
+        let last = self.get().events.iter().rfind(|event| event.chain == chain);
+        Ok(last.map_or(0, |event| event.sequence))
+    }
+}

@@ -1,0 +1,137 @@
+//! What a backend provides: rows inside one transaction. The rules live above, in the engine.
+
+use async_trait::async_trait;
+use cipherhop_proto::{AccountId, AttemptId, ChainId, DeviceId, Digest, Nonce, TokenId, UploadId};
+
+use super::types::{BlobRecord, Identity, Result, UploadRecord};
+use crate::domain::attempt::Attempt;
+use crate::domain::chain::{Chain, NewChain};
+use crate::domain::event::{Event, NewEvent};
+use crate::domain::hop::Hop;
+use crate::domain::ledger::ArchiveRow;
+use crate::domain::time::Timestamp;
+use crate::domain::trust::Device;
+use crate::domain::view::Accuracy;
+
+/// Opens transactions.
+#[async_trait]
+pub(super) trait Backend: Send + Sync + 'static {
+    /// A consistent view of one moment.
+    async fn read(&self) -> Result<Box<dyn Tx>>;
+    /// The only writer at a time. Dropped without [`Tx::commit`], nothing happened.
+    async fn write(&self) -> Result<Box<dyn Tx>>;
+    /// Ends every connection; calls after it fail.
+    async fn close(&self);
+}
+
+/// A token's row.
+#[derive(Debug, Clone)]
+pub(super) struct TokenRow {
+    pub hash: Digest,
+    pub identity: Identity,
+    pub revoked: bool,
+}
+
+/// Rows inside one transaction. `put_*` inserts or replaces, `insert_*` fails on a second one.
+#[async_trait]
+pub(super) trait Tx: Send {
+    async fn commit(self: Box<Self>) -> Result<()>;
+
+    async fn account_by_name(&mut self, name: &str) -> Result<Option<AccountId>>;
+    async fn account_name(&mut self, id: AccountId) -> Result<String>;
+    async fn insert_account(&mut self, id: AccountId, name: &str, now: Timestamp) -> Result<()>;
+
+    async fn token_by_hash(&mut self, hash: Digest) -> Result<Option<TokenRow>>;
+    async fn insert_token(&mut self, row: &TokenRow, now: Timestamp) -> Result<()>;
+    /// False when there is no such token.
+    async fn revoke_token(&mut self, id: TokenId, now: Timestamp) -> Result<bool>;
+    async fn revoke_device_tokens(&mut self, device: DeviceId, now: Timestamp) -> Result<()>;
+
+    async fn device(&mut self, id: DeviceId) -> Result<Option<Device>>;
+    async fn device_by_nonce(
+        &mut self,
+        account: AccountId,
+        nonce: Nonce,
+    ) -> Result<Option<DeviceId>>;
+    async fn devices(&mut self) -> Result<Vec<Device>>;
+    async fn insert_device(&mut self, device: &Device, nonce: Nonce) -> Result<()>;
+    async fn update_device(&mut self, device: &Device) -> Result<()>;
+
+    async fn blob(&mut self, digest: Digest) -> Result<Option<BlobRecord>>;
+    async fn insert_blob(&mut self, blob: &BlobRecord) -> Result<()>;
+    async fn upload(&mut self, id: UploadId) -> Result<Option<UploadRecord>>;
+    async fn upload_of(
+        &mut self,
+        digest: Digest,
+        account: AccountId,
+    ) -> Result<Option<UploadRecord>>;
+    async fn uploads(&mut self) -> Result<Vec<UploadRecord>>;
+    async fn put_upload(&mut self, upload: &UploadRecord) -> Result<()>;
+    async fn delete_uploads(&mut self, digest: Digest) -> Result<()>;
+
+    async fn chain(&mut self, id: ChainId) -> Result<Option<Chain>>;
+    async fn chain_by_name(&mut self, name: &str) -> Result<Option<Chain>>;
+    /// By time of creation.
+    async fn chains(&mut self) -> Result<Vec<Chain>>;
+    async fn insert_chain(&mut self, chain: &Chain, new: &NewChain) -> Result<()>;
+    /// Compare-and-set on head and generation: false when the row has moved on.
+    async fn update_chain(&mut self, chain: &Chain, head: u32, generation: u32) -> Result<bool>;
+    /// Evaluation keys in the manifest's order.
+    async fn chain_keys(&mut self, id: ChainId) -> Result<Vec<BlobRecord>>;
+
+    async fn hop(&mut self, chain: ChainId, generation: u32, index: u32) -> Result<Option<Hop>>;
+    /// In order.
+    async fn hops(&mut self, chain: ChainId, generation: u32) -> Result<Vec<Hop>>;
+    async fn insert_hop(&mut self, hop: &Hop) -> Result<()>;
+    async fn update_hop(&mut self, hop: &Hop) -> Result<()>;
+
+    async fn attempt(&mut self, id: AttemptId) -> Result<Option<Attempt>>;
+    async fn attempt_by_nonce(&mut self, device: DeviceId, nonce: Nonce)
+    -> Result<Option<Attempt>>;
+    /// In order of epoch.
+    async fn attempts_of_hop(
+        &mut self,
+        chain: ChainId,
+        generation: u32,
+        hop: u32,
+    ) -> Result<Vec<Attempt>>;
+    /// In order of hop, then epoch.
+    async fn attempts_of_chain(&mut self, chain: ChainId, generation: u32) -> Result<Vec<Attempt>>;
+    /// Every live attempt.
+    async fn live_attempts(&mut self) -> Result<Vec<Attempt>>;
+    /// Live and Submitted attempts of a device.
+    async fn pending_of_device(&mut self, device: DeviceId) -> Result<Vec<Attempt>>;
+    async fn insert_attempt(&mut self, attempt: &Attempt) -> Result<()>;
+    async fn update_attempt(&mut self, attempt: &Attempt) -> Result<()>;
+    /// Microseconds from lease to submit of the chain's newest accepted attempts, at most `limit`.
+    async fn accepted_durations(&mut self, chain: ChainId, limit: u32) -> Result<Vec<u64>>;
+
+    async fn archive(&mut self, chain: ChainId) -> Result<Vec<ArchiveRow>>;
+    /// Position and hash of the newest row.
+    async fn archive_tip(&mut self, chain: ChainId) -> Result<Option<(u64, Digest)>>;
+    async fn insert_archive(&mut self, row: &ArchiveRow) -> Result<()>;
+    async fn insert_credit(
+        &mut self,
+        attempt: AttemptId,
+        account: AccountId,
+        now: Timestamp,
+    ) -> Result<()>;
+    async fn credits(&mut self, account: AccountId) -> Result<u64>;
+
+    async fn accuracies(&mut self, chain: ChainId, generation: u32) -> Result<Vec<Accuracy>>;
+    async fn put_accuracy(
+        &mut self,
+        chain: ChainId,
+        generation: u32,
+        figures: Accuracy,
+    ) -> Result<()>;
+
+    async fn append_event(
+        &mut self,
+        chain: ChainId,
+        event: &NewEvent,
+        now: Timestamp,
+    ) -> Result<u64>;
+    async fn events(&mut self, chain: ChainId, after: u64, limit: u32) -> Result<Vec<Event>>;
+    async fn last_sequence(&mut self, chain: ChainId) -> Result<u64>;
+}

@@ -1,0 +1,120 @@
+//! The store's conformance suite: every test runs on every backend.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+#[path = "store/world.rs"]
+mod world;
+
+#[path = "store/blobs.rs"]
+mod blobs;
+#[path = "store/chains.rs"]
+mod chains;
+#[path = "store/leases.rs"]
+mod leases;
+#[path = "store/people.rs"]
+mod people;
+#[path = "store/restart.rs"]
+mod restart;
+#[path = "store/verification.rs"]
+mod verification;
+
+macro_rules! suite {
+    ($($module:ident: $($test:ident),+ $(,)?;)+) => {
+        mod memory {
+            $($(
+                #[tokio::test]
+                async fn $test() {
+                    super::$module::$test(super::world::World::memory()).await;
+                }
+            )+)+
+        }
+
+        mod sqlite {
+            $($(
+                #[tokio::test]
+                async fn $test() {
+                    super::$module::$test(super::world::World::sqlite().await).await;
+                }
+            )+)+
+        }
+    };
+}
+
+suite! {
+    people:
+        a_token_is_known_by_its_hash_until_it_is_revoked,
+        enrolling_twice_with_one_nonce_gives_one_device_and_the_newest_token,
+        only_a_living_invite_enrols,
+        a_quarantined_device_gets_no_work_and_loses_its_leases,
+        three_refuted_results_in_a_row_put_a_device_into_quarantine;
+    blobs:
+        an_upload_goes_from_reserved_to_complete_and_keeps_its_offset,
+        i5_an_acknowledged_offset_never_shrinks,
+        two_accounts_upload_one_digest_apart_and_one_completion_ends_both,
+        a_lying_size_is_refused;
+    chains:
+        creating_the_same_chain_again_changes_nothing,
+        another_chain_under_a_known_id_or_name_is_refused,
+        i3_a_chain_with_a_missing_blob_is_refused,
+        a_chain_with_impossible_numbers_is_refused,
+        pause_stops_new_leases_and_resume_hands_out_again,
+        finished_work_is_taken_while_paused,
+        cancel_ends_every_open_hop_and_attempt,
+        watching_resumes_from_a_sequence_number,
+        accuracy_is_kept_for_verified_hops_only,
+        an_import_of_the_archive_is_all_or_nothing,
+        i7_no_view_holds_an_archived_or_waiting_digest;
+    leases:
+        acquiring_with_one_nonce_gives_one_attempt,
+        a_device_without_memory_gets_its_live_attempt_again,
+        quorum_two_goes_to_two_accounts_in_parallel_and_to_no_third,
+        one_account_never_gets_a_hop_twice_even_with_two_devices,
+        hard_filters_name_what_lacks,
+        a_wanted_range_is_kept,
+        i4_a_stale_epoch_changes_nothing,
+        another_device_cannot_speak_for_an_attempt,
+        a_silent_lease_opens_the_hop_and_may_still_win,
+        a_passed_deadline_ends_the_attempt_and_its_late_result_still_counts,
+        i8_every_live_lease_is_due_some_time_and_the_reaper_knows_when,
+        a_device_that_failed_is_not_the_next_one,
+        the_compute_budget_makes_the_hop_stuck_with_a_reason,
+        requeue_opens_a_stuck_hop_and_keeps_the_reason,
+        volunteers_reopen_a_few_times_then_only_the_operator,
+        release_gives_the_hop_back_unharmed,
+        a_hop_that_failed_waits_before_it_is_handed_out;
+    verification:
+        two_equal_results_verify_the_hop_and_open_the_next,
+        i9_a_tie_waits_for_a_third_account,
+        i6_credit_comes_once_per_attempt,
+        a_second_submit_with_another_digest_is_refused,
+        a_submit_without_stored_bytes_asks_for_them,
+        a_malformed_output_is_refuted_with_its_reason,
+        a_size_that_is_not_the_chains_is_refused,
+        one_result_equal_to_the_archive_verifies_the_hop,
+        a_result_against_the_archive_reopens_the_hop_and_lowers_trust,
+        three_accounts_against_the_archive_make_it_suspect,
+        i10_too_many_disagreements_make_the_hop_stuck_with_a_reason,
+        a_late_result_after_verification_is_unneeded_or_wrong,
+        i1_i2_a_chain_runs_to_its_end_with_one_archive_row_per_hop,
+        importing_the_digest_judges_waiting_results;
+    restart:
+        i5_everything_acknowledged_is_there_after_a_restart,
+        i3_a_transaction_that_fails_leaves_nothing,
+        events_are_written_with_the_change_they_tell_of;
+}
+
+mod sqlite_only {
+    #[tokio::test]
+    async fn i1_i2_i3_i6_i10_the_schema_itself_refuses_broken_rows() {
+        super::restart::schema_refuses_broken_rows().await;
+    }
+
+    #[tokio::test]
+    async fn migrating_twice_changes_nothing() {
+        super::restart::migrating_twice_changes_nothing().await;
+    }
+
+    #[tokio::test]
+    async fn many_claims_at_once_hand_no_hop_to_two_who_should_not_have_it() {
+        super::restart::many_claims_at_once().await;
+    }
+}

@@ -1,0 +1,138 @@
+use cipherhop_coordinator::domain::attempt::AttemptState;
+use cipherhop_coordinator::domain::command::{Directive, Outcome};
+use cipherhop_coordinator::domain::trust::DeviceState;
+use cipherhop_coordinator::store::Role;
+use cipherhop_proto::{Digest, Reason, TokenId};
+
+use crate::world::{World, holder, reason};
+
+pub async fn a_token_is_known_by_its_hash_until_it_is_revoked(world: World) {
+    let made = world.token(Role::Admin, "root", "secret").await.unwrap();
+    let hash = Digest::of(b"secret");
+    assert_eq!(world.store.identify(hash).await.unwrap(), made);
+    let again = world.token(Role::Owner, "root", "other").await.unwrap();
+    assert_eq!(again.account, made.account);
+    world
+        .store
+        .revoke_token(made.token, world.now)
+        .await
+        .unwrap();
+    assert_eq!(
+        reason(world.store.identify(hash).await),
+        Reason::TokenRevoked
+    );
+    assert_eq!(
+        reason(world.store.identify(Digest::of(b"x")).await),
+        Reason::TokenInvalid
+    );
+    let unknown = world
+        .store
+        .revoke_token(TokenId::generate(), world.now)
+        .await;
+    assert_eq!(reason(unknown), Reason::TokenInvalid);
+    assert_eq!(
+        reason(world.token(Role::Volunteer, "v", "s").await),
+        Reason::BadRequest
+    );
+    assert_eq!(
+        reason(world.token(Role::Admin, "", "s").await),
+        Reason::BadRequest
+    );
+}
+
+pub async fn enrolling_twice_with_one_nonce_gives_one_device_and_the_newest_token(world: World) {
+    world.token(Role::Invite, "alice", "invite").await.unwrap();
+    let first = World::enrolment("invite", 1);
+    let second = World::enrolment("invite", 1);
+    let one = world.store.enroll(first.clone(), world.now).await.unwrap();
+    let two = world.store.enroll(second.clone(), world.now).await.unwrap();
+    assert_eq!(one.device, two.device);
+    assert_eq!(world.store.devices().await.unwrap().len(), 1);
+    assert_eq!(
+        reason(world.store.identify(first.token_hash).await),
+        Reason::TokenRevoked
+    );
+    assert_eq!(
+        world
+            .store
+            .identify(second.token_hash)
+            .await
+            .unwrap()
+            .device,
+        one.device
+    );
+}
+
+pub async fn only_a_living_invite_enrols(world: World) {
+    let made = world.token(Role::Invite, "alice", "invite").await.unwrap();
+    world.token(Role::Admin, "root", "admin").await.unwrap();
+    for secret in ["admin", "unknown"] {
+        let refused = world
+            .store
+            .enroll(World::enrolment(secret, 1), world.now)
+            .await;
+        assert_eq!(reason(refused), Reason::InviteInvalid);
+    }
+    world
+        .store
+        .revoke_token(made.token, world.now)
+        .await
+        .unwrap();
+    let refused = world
+        .store
+        .enroll(World::enrolment("invite", 1), world.now)
+        .await;
+    assert_eq!(reason(refused), Reason::InviteInvalid);
+}
+
+pub async fn a_quarantined_device_gets_no_work_and_loses_its_leases(mut world: World) {
+    world.chain(1).await;
+    let crowd = world.crowd(2).await;
+    let live = world.lease(crowd[0]).await;
+    let store = world.store.clone();
+    let device = store
+        .quarantine(crowd[0].id, false, "odd".into(), world.now)
+        .await
+        .unwrap();
+    assert_eq!(device.state, DeviceState::Quarantined);
+    assert_eq!(
+        store.attempt(live.id).await.unwrap().state,
+        AttemptState::Cancelled
+    );
+    let refused = store.acquire(world.request(crowd[0]), world.now).await;
+    assert_eq!(reason(refused), Reason::DeviceQuarantined);
+    let told = store.touch(holder(&live), world.now).await.unwrap();
+    assert_eq!(told, Directive::Cancel(Reason::DeviceQuarantined));
+    let late = world.hand_in(&live, world.claim("a")).await;
+    assert_eq!(reason(late), Reason::DeviceQuarantined);
+
+    let device = store
+        .quarantine(crowd[0].id, true, "fixed".into(), world.now)
+        .await
+        .unwrap();
+    assert_eq!(device.state, DeviceState::Probation);
+    assert_eq!(device.note, "fixed");
+    world.lease(crowd[0]).await;
+}
+
+pub async fn three_refuted_results_in_a_row_put_a_device_into_quarantine(mut world: World) {
+    let good = Digest::of(b"good");
+    world
+        .archived_chain(3, &[(0, good), (1, good), (2, good)])
+        .await;
+    let crowd = world.crowd(2).await;
+    for round in 0..3 {
+        let wrong = world.lease(crowd[0]).await;
+        assert_eq!(
+            world.submit(&wrong, &format!("bad {round}")).await,
+            Outcome::Mismatched
+        );
+        world.pass(crate::world::second(600));
+        let right = world.lease(crowd[1]).await;
+        assert_eq!(world.submit(&right, "good").await, Outcome::Matched);
+    }
+    let devices = world.store.devices().await.unwrap();
+    let state = |id| devices.iter().find(|device| device.id == id).unwrap().state;
+    assert_eq!(state(crowd[0].id), DeviceState::Quarantined);
+    assert_eq!(state(crowd[1].id), DeviceState::Probation);
+}
