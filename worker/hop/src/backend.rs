@@ -36,9 +36,9 @@ impl Poly {
     }
 }
 
-/// Levels a polynomial with `len` Chebyshev coefficients uses: ceil(log2(len)).
-pub fn poly_depth(len: usize) -> usize {
-    len.max(2).next_power_of_two().trailing_zeros() as usize
+/// Levels a polynomial with these Chebyshev coefficients uses.
+pub fn poly_depth(coeffs: &[f64]) -> usize {
+    cipherhop_ckks::cheb_depth(coeffs.iter().rposition(|c| *c != 0.0).unwrap_or(0))
 }
 
 /// Arithmetic on slot vectors with levels. Binary operations lower the higher operand by themselves.
@@ -73,8 +73,7 @@ pub trait Backend {
     fn conj(&self, a: &Self::Ct) -> Result<Self::Ct, HopError>;
     /// Lowers the level.
     fn drop_to(&self, a: &Self::Ct, level: usize) -> Result<Self::Ct, HopError>;
-    /// A linear map; one level. `part` of `parts` covers a range of the giant steps in Horner order and
-    /// continues `acc`; the map is complete, and the level spent, after the last part.
+    /// A linear map; one level. `weight(output, input)` gives its entries.
     fn linear(
         &self,
         a: &Self::Ct,

@@ -24,7 +24,7 @@ pub struct Approx {
 impl Approx {
     /// Levels it uses.
     pub fn depth(&self) -> usize {
-        poly_depth(self.coeffs.len())
+        poly_depth(&self.coeffs)
     }
 
     /// Factor and constant of the map x -> u.
@@ -182,8 +182,8 @@ fn probability_levels(layout: &Layout) -> usize {
 impl LayerPlan {
     /// Levels of an inner and of the last tournament round.
     pub fn round_depths(&self) -> (usize, usize) {
-        let inner = poly_depth(self.sigmoid.len().max(self.softplus.len()));
-        (inner, poly_depth(self.sigmoid.len()))
+        let inner = poly_depth(&self.sigmoid).max(poly_depth(&self.softplus));
+        (inner, poly_depth(&self.sigmoid))
     }
 
     /// Level the tournament needs at the start of a round to get to the next refresh, or to the end.

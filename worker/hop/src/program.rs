@@ -1,7 +1,7 @@
 //! The program of a chain: everything that determines its bytes except weights, keys and the prompt. Canonical
 //! JSON; its digest names the program.
 
-use cipherhop_ckks::{Complex, KeySpec, Params};
+use cipherhop_ckks::{Bootstrapper, Complex, Context, KeySpec, Params};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -272,7 +272,8 @@ impl Program {
 
     /// Every evaluation key the chain needs, each for the most limbs it is used at.
     pub fn key_specs(&self) -> Result<Vec<KeySpec>, PlanError> {
-        let mut all = Vec::new();
+        let ctx = Context::new(self.params()?)?;
+        let mut all = Bootstrapper::new(ctx)?.key_specs();
         for layer in 0..self.layers.len() {
             all.extend(self.record(layer)?.0);
         }

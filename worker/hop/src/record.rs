@@ -190,7 +190,7 @@ impl Backend for Record {
         self.count(|c| c.polynomials += polys.len());
         polys
             .iter()
-            .map(|p| self.below(*a, poly_depth(p.coeffs.len())))
+            .map(|p| self.below(*a, poly_depth(&p.coeffs)))
             .collect()
     }
 

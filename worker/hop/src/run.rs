@@ -1,12 +1,19 @@
 //! Runs one hop step by step, with a trace, checkpoints and resume.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
-use cipherhop_ckks::KeySource;
+use cipherhop_ckks::{Ciphertext, KeySource, ScaleId};
+use sha2::{Digest, Sha256};
 
+use crate::circuit::{Circuit, Step};
+use crate::ckks_backend::{Ckks, Engine};
 use crate::error::HopError;
+use crate::program::Program;
+use crate::registers::{JobId, TraceLine, WorkDir, digests, trace_bytes, trace_root};
 
 /// Everything one hop needs.
 #[derive(Clone)]
@@ -97,11 +104,281 @@ pub struct HopOutput {
 
 /// Runs the hop, or the rest of it after an interruption.
 pub fn run_hop(
-    _job: &HopJob,
-    _on_event: &mut dyn FnMut(HopEvent),
-    _cancel: &AtomicBool,
+    job: &HopJob,
+    on_event: &mut dyn FnMut(HopEvent),
+    cancel: &AtomicBool,
 ) -> Result<HopOutput, HopError> {
-    Err(HopError::Internal(
-        "running hops is not implemented yet".into(),
-    ))
+    let program = Program::parse(&job.program)?;
+    let engine = Engine::new(program.params()?)?;
+    run_hop_on(&engine, &program, job, on_event, cancel)
+}
+
+/// The same with tables and a program made before, for callers that run several hops.
+pub fn run_hop_on(
+    engine: &Engine,
+    program: &Program,
+    job: &HopJob,
+    on_event: &mut dyn FnMut(HopEvent),
+    cancel: &AtomicBool,
+) -> Result<HopOutput, HopError> {
+    let layer = job.layer as usize;
+    let layout = program.layout()?;
+    let weights = program.weights(layer, &job.weights)?;
+    let input = read_input(engine, &job.input)?;
+    let id = JobId {
+        program: hex::encode(Sha256::digest(&job.program)),
+        layer: job.layer,
+        weights: hex::encode(Sha256::digest(&job.weights)),
+        input: hex::encode(Sha256::digest(&job.input)),
+    };
+    let dir = WorkDir::open(&job.work_dir, &id)?;
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(job.threads.max(1))
+        .build()
+        .map_err(|e| HopError::Internal(e.to_string()))?;
+    let backend = engine.backend(job.keys.clone());
+    program.with_circuit(layer, &layout, &weights, |circuit| {
+        let mut run = Run {
+            engine,
+            backend: &backend,
+            circuit,
+            steps: circuit.steps(),
+            dir,
+            lines: Vec::new(),
+            regs: BTreeMap::new(),
+        };
+        run.resume(input, &id.input)?;
+        run.all(&pool, on_event, cancel)
+    })?
+}
+
+fn read_input(engine: &Engine, bytes: &[u8]) -> Result<Ciphertext, HopError> {
+    let input = Ciphertext::from_bytes(&engine.ctx, bytes)?;
+    let level = engine.ctx.params().boot_out_level();
+    if input.level() != level || input.scale_id() != ScaleId::Message {
+        return Err(HopError::BadInput(format!(
+            "ciphertext at level {} on scale row {:?}; a hop starts at level {level} on the message row",
+            input.level(),
+            input.scale_id()
+        )));
+    }
+    Ok(input)
+}
+
+struct Register {
+    value: Arc<Ciphertext>,
+    digest: String,
+}
+
+struct Run<'a> {
+    engine: &'a Engine,
+    backend: &'a Ckks,
+    circuit: &'a Circuit<'a>,
+    steps: Vec<Step>,
+    dir: WorkDir,
+    lines: Vec<TraceLine>,
+    regs: BTreeMap<String, Register>,
+}
+
+/// Name of the register that holds the hop's input.
+const INPUT: &str = "x";
+
+impl Run<'_> {
+    /// Registers that steps from `next` on read, or that are the result.
+    fn live(&self, next: usize) -> BTreeSet<&str> {
+        let written: BTreeSet<&str> = self.steps[..next]
+            .iter()
+            .flat_map(|s| s.writes.iter().map(String::as_str))
+            .collect();
+        let read = self.steps[next..].iter().flat_map(|s| s.reads.iter());
+        let last = self.steps.last().into_iter().flat_map(|s| s.writes.iter());
+        read.chain(last)
+            .map(String::as_str)
+            .filter(|r| written.contains(r))
+            .collect()
+    }
+
+    /// Finds the last complete step whose registers are whole, and loads them.
+    fn resume(&mut self, input: Ciphertext, digest: &str) -> Result<(), HopError> {
+        let names: Vec<&str> = self.steps.iter().map(|s| s.name.as_str()).collect();
+        let lines = self.dir.trace(&names);
+        let mut done = lines.len();
+        let mut loaded = BTreeMap::new();
+        while done > 0 {
+            let known = digests(&lines[..done]);
+            match self.load(self.live(done), &known) {
+                Some(regs) => {
+                    loaded = regs;
+                    break;
+                }
+                None => done -= 1,
+            }
+        }
+        if done < lines.len() || done == 0 {
+            self.dir.rewrite_trace(&lines[..done])?;
+        }
+        self.lines = lines[..done].to_vec();
+        self.regs = loaded;
+        let value = Arc::new(input);
+        let digest = digest.to_string();
+        self.regs.insert(INPUT.into(), Register { value, digest });
+        Ok(())
+    }
+
+    fn load(
+        &self,
+        names: BTreeSet<&str>,
+        known: &BTreeMap<&str, &str>,
+    ) -> Option<BTreeMap<String, Register>> {
+        let mut out = BTreeMap::new();
+        for name in names {
+            let digest = known.get(name)?.to_string();
+            let bytes = self.dir.load(name, &digest)?;
+            let value = Arc::new(Ciphertext::from_bytes(&self.engine.ctx, &bytes).ok()?);
+            out.insert(name.to_string(), Register { value, digest });
+        }
+        Some(out)
+    }
+
+    fn all(
+        mut self,
+        pool: &rayon::ThreadPool,
+        on_event: &mut dyn FnMut(HopEvent),
+        cancel: &AtomicBool,
+    ) -> Result<HopOutput, HopError> {
+        let total = self.steps.len() as u32;
+        let steps_done = self.lines.len() as u32;
+        on_event(HopEvent::Started {
+            steps_total: total,
+            steps_done,
+        });
+        for index in steps_done..total {
+            if cancel.load(Ordering::Relaxed) {
+                return Err(HopError::Cancelled);
+            }
+            let name = self.steps[index as usize].name.clone();
+            on_event(HopEvent::StepStarted {
+                index,
+                total,
+                name: name.clone(),
+            });
+            let seconds = pool.install(|| self.step(index as usize))?;
+            on_event(HopEvent::StepDone {
+                index,
+                total,
+                name,
+                seconds,
+            });
+        }
+        self.finish()
+    }
+
+    fn step(&mut self, index: usize) -> Result<f64, HopError> {
+        let start = Instant::now();
+        let step = &self.steps[index];
+        let missing =
+            |r: &str| HopError::Internal(format!("step {}: register {r} is missing", step.name));
+        let mut inputs = Vec::with_capacity(step.reads.len());
+        let mut read = Vec::with_capacity(step.reads.len());
+        for name in &step.reads {
+            let reg = self.regs.get(name).ok_or_else(|| missing(name))?;
+            inputs.push(Ciphertext::clone(&reg.value));
+            read.push((name.clone(), reg.digest.clone()));
+        }
+        let outputs = self.circuit.exec(self.backend, &step.op, &inputs)?;
+        if outputs.len() != step.writes.len() {
+            return Err(HopError::Internal(format!(
+                "step {}: {} outputs",
+                step.name,
+                outputs.len()
+            )));
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        let mut written = Vec::with_capacity(outputs.len());
+        for (name, value) in step.writes.iter().zip(outputs) {
+            let bytes = value.to_bytes(&self.engine.ctx);
+            self.dir.save(name, &bytes)?;
+            let digest = hex::encode(Sha256::digest(&bytes));
+            written.push((name.clone(), digest.clone()));
+            let value = Arc::new(value);
+            self.regs.insert(name.clone(), Register { value, digest });
+        }
+        let line = TraceLine {
+            step: index as u32,
+            name: step.name.clone(),
+            inputs: read,
+            outputs: written,
+            seconds,
+        };
+        self.dir.append_trace(&line)?;
+        self.lines.push(line);
+        self.forget(index);
+        Ok(seconds)
+    }
+
+    /// Drops what no later step reads; on disk one step later, so that a damaged output can be made again.
+    fn forget(&mut self, index: usize) {
+        let live: BTreeSet<String> = self.live(index + 1).into_iter().map(String::from).collect();
+        self.regs
+            .retain(|name, _| name == INPUT || live.contains(name));
+        if index > 0 {
+            let needed = self.live(index);
+            for name in self.live(index - 1).difference(&needed) {
+                if !live.contains(*name) {
+                    self.dir.remove(name);
+                }
+            }
+        }
+    }
+
+    fn finish(self) -> Result<HopOutput, HopError> {
+        let last = self.steps.last().and_then(|s| s.writes.first());
+        let result = last
+            .and_then(|name| self.regs.get(name))
+            .ok_or_else(|| HopError::Internal("no result".into()))?;
+        let output = result.value.to_bytes(&self.engine.ctx);
+        let digest: [u8; 32] = Sha256::digest(&output).into();
+        let mut boot_profile = BootSeconds::default();
+        let (mut lay_seconds, mut boot_seconds) = (0.0, 0.0);
+        for line in &self.lines {
+            let last_refresh = line.name.starts_with("boot.") || line.name == "residual2";
+            *(if last_refresh {
+                &mut boot_seconds
+            } else {
+                &mut lay_seconds
+            }) += line.seconds;
+            boot_profile.count_step(&line.name, line.seconds);
+        }
+        Ok(HopOutput {
+            output,
+            digest,
+            trace: trace_bytes(&self.lines)?,
+            trace_root: trace_root(&self.lines),
+            compute_seconds: lay_seconds + boot_seconds,
+            lay_seconds,
+            boot_seconds,
+            boot_profile,
+        })
+    }
+}
+
+impl BootSeconds {
+    fn count_step(&mut self, name: &str, seconds: f64) {
+        let stage = name.rsplit('.').next().unwrap_or_default();
+        match stage {
+            "stc" => {
+                self.stc += seconds;
+                self.count += 1;
+            }
+            "modraise" => self.modraise += seconds,
+            "cts" => self.cts += seconds,
+            "evalmod" | "evalmod-re" | "evalmod-im" => self.evalmod += seconds,
+            _ => {}
+        }
+    }
+
+    /// Seconds of all stages together.
+    pub fn total(&self) -> f64 {
+        self.stc + self.modraise + self.cts + self.evalmod
+    }
 }

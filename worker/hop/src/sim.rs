@@ -247,11 +247,11 @@ impl Backend for Sim {
             }
             let level = a
                 .level
-                .checked_sub(poly_depth(poly.coeffs.len()))
+                .checked_sub(poly_depth(&poly.coeffs))
                 .filter(|l| *l >= self.boot_in)
                 .ok_or(HopError::Engine(cipherhop_ckks::CkksError::LevelTooLow {
                     have: a.level,
-                    need: self.boot_in + poly_depth(poly.coeffs.len()),
+                    need: self.boot_in + poly_depth(&poly.coeffs),
                 }))?;
             let mut y = self.map(a, |p, x| {
                 let m = poly.mask.as_ref().map_or(1.0, |m| m[p % m.len()]);

@@ -1,75 +1,22 @@
 //! From a model file through calibration and planning to a whole chain on the plaintext simulation.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+#[path = "support/chain.rs"]
+mod support;
+
 use cipherhop_ckks::Params;
-use cipherhop_hop::calib::{Calibration, PUBLIC_CORPUS};
-use cipherhop_hop::calibrate::{CalibrateError, CalibrationOptions, calibrate};
 use cipherhop_hop::error::PlanError;
-use cipherhop_hop::fold::{LayerPack, Rotator};
-use cipherhop_hop::model::{Model, NextToken, PlainRun};
-use cipherhop_hop::planner::plan;
+use cipherhop_hop::fold::Rotator;
+use cipherhop_hop::model::NextToken;
 use cipherhop_hop::program::{Program, tokens_that_fit};
 use cipherhop_hop::sim::Sim;
-use sha2::{Digest, Sha256};
-
-struct Chain {
-    model: Model,
-    calibration: Calibration,
-    prefix: Vec<u32>,
-}
-
-fn chain(name: &str, tokens: usize) -> Chain {
-    let model = Model::open(name).unwrap();
-    let prefix = model.default_prefix().unwrap();
-    let options = CalibrationOptions::new(tokens);
-    let calibration = calibrate(
-        &model,
-        &prefix,
-        "public",
-        PUBLIC_CORPUS,
-        &options,
-        |_, _| {},
-    )
-    .unwrap();
-    Chain {
-        model,
-        calibration,
-        prefix,
-    }
-}
-
-fn packs(c: &Chain, prompt: &[u32]) -> (Vec<Vec<u8>>, PlainRun) {
-    let rotator = Rotator::new(c.calibration.rotation, c.model.config.d).unwrap();
-    let mut packs = Vec::new();
-    let run = PlainRun::run::<CalibrateError>(
-        &c.model,
-        &c.prefix,
-        &[prompt.to_vec()],
-        true,
-        |i, w, kv, _| {
-            packs.push(LayerPack::fold(&c.model.config, i, w, kv, &rotator).to_bytes());
-            Ok(())
-        },
-    )
-    .unwrap();
-    (packs, run)
-}
-
-fn program(
-    c: &Chain,
-    params: &Params,
-    tokens: usize,
-    packs: &[Vec<u8>],
-) -> Result<Program, PlanError> {
-    let digests: Vec<[u8; 32]> = packs.iter().map(|p| Sha256::digest(p).into()).collect();
-    plan(&c.calibration, params, tokens, &digests)
-}
+use support::{Chain, chain};
 
 /// Runs all layers; returns the worst relative rms of a token after the last layer, and the two next tokens.
 fn run(c: &Chain, params: &str, prompt: &[u32]) -> (f64, NextToken, NextToken) {
     let params = Params::by_name(params).unwrap();
-    let (packs, plain) = packs(c, prompt);
-    let program = program(c, &params, prompt.len(), &packs).unwrap();
+    let (packs, plain) = c.packs(prompt);
+    let program = c.program(&params, prompt.len(), &packs).unwrap();
     let bytes = program.to_bytes().unwrap();
     assert_eq!(Program::parse(&bytes).unwrap(), program);
     let layout = program.layout().unwrap();
@@ -138,8 +85,8 @@ fn programs_that_were_tampered_with_are_refused() {
     let c = chain("tiny-llama", 3);
     let prompt = c.model.tokenizer.encode_private("abc").unwrap();
     let params = Params::by_name("n11-INSECURE").unwrap();
-    let (packs, _) = packs(&c, &prompt);
-    let good = program(&c, &params, 3, &packs).unwrap();
+    let (packs, _) = c.packs(&prompt);
+    let good = c.program(&params, 3, &packs).unwrap();
     let text = String::from_utf8(good.to_bytes().unwrap()).unwrap();
     for (from, to) in [
         ("\"tokens\":3", "\"tokens\":2"),
@@ -171,24 +118,24 @@ fn programs_that_were_tampered_with_are_refused() {
 fn what_does_not_fit_is_refused_with_advice() {
     let c = chain("tiny-llama", 4);
     let prompt = c.model.tokenizer.encode_private("abcd").unwrap();
-    let (packs, _) = packs(&c, &prompt);
+    let (packs, _) = c.packs(&prompt);
     let small = Params::by_name("n11-INSECURE").unwrap();
-    let error = program(&c, &small, 4, &packs).unwrap_err().to_string();
+    let error = c.program(&small, 4, &packs).unwrap_err().to_string();
     assert!(error.contains("at most 3 private tokens fit"), "{error}");
     assert_eq!(tokens_that_fit(&small, &c.model.config, 2), 3);
-    let error = program(&c, &small, 5, &packs).unwrap_err().to_string();
+    let error = c.program(&small, 5, &packs).unwrap_err().to_string();
     assert!(error.contains("calibrate for more"), "{error}");
     let mut broad = c;
     let long = vec![0.01; 1000];
     broad.calibration.layers[1].silu.degree = 999;
     broad.calibration.layers[1].silu.coeffs = long.clone();
     assert!(
-        program(&broad, &small, 3, &packs).is_ok(),
+        broad.program(&small, 3, &packs).is_ok(),
         "degree 1023 takes 10 of 15 levels"
     );
     broad.calibration.layers[1].inv_sqrt1.degree = 999;
     broad.calibration.layers[1].inv_sqrt1.coeffs = long;
-    let error = program(&broad, &small, 3, &packs).unwrap_err().to_string();
+    let error = broad.program(&small, 3, &packs).unwrap_err().to_string();
     assert!(
         error.contains("layer 1") && error.contains("17 levels needed, 15 available"),
         "{error}"

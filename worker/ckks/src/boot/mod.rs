@@ -246,7 +246,19 @@ impl Bootstrapper {
 
     /// Modular reduction of real slots; back on the message row, at full level.
     pub fn evalmod(&self, ev: &Evaluator, ct: &Ciphertext) -> Result<Ciphertext, CkksError> {
-        let mut out = ev.cheb(ct, &[&self.reduction])?;
+        self.evalmod_gain(ev, ct, 1.0)
+    }
+
+    /// The same with the values multiplied by `gain` on the way, at no level.
+    pub fn evalmod_gain(
+        &self,
+        ev: &Evaluator,
+        ct: &Ciphertext,
+        gain: f64,
+    ) -> Result<Ciphertext, CkksError> {
+        let mut reduction = self.reduction.clone();
+        reduction.coeffs.iter_mut().for_each(|c| *c *= gain);
+        let mut out = ev.cheb(ct, &[&reduction])?;
         let out = out.pop().ok_or(CkksError::Empty)?;
         ev.reread_as_message(out)
     }

@@ -1,7 +1,6 @@
 //! A random decoder layer, its plain forward pass, and a calibration made from that pass alone.
 #![allow(dead_code, clippy::unwrap_used, missing_docs)]
 
-use cipherhop_hop::backend::poly_depth;
 use cipherhop_hop::layout::{Layout, Shape};
 use cipherhop_hop::plan::{Approx, LayerPlan, Levels, place_refreshes};
 use cipherhop_hop::tensors::{PackedLayer, Rope};
@@ -398,7 +397,6 @@ pub fn case(o: &Options, seed: u64) -> Case {
     };
     let levels = Levels::count(0, &plan, FLOOR, TOP).unwrap();
     plan.refresh = place_refreshes(0, &layout, &plan, &levels).unwrap();
-    let _ = poly_depth(plan.sigmoid.len());
     Case {
         layout,
         weights,
