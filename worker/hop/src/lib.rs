@@ -8,6 +8,7 @@ pub mod circuit;
 pub mod ckks_backend;
 pub mod error;
 pub mod fold;
+pub mod golden;
 pub mod hexfloat;
 pub mod keys;
 pub mod layout;

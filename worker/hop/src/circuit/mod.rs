@@ -81,6 +81,16 @@ impl Circuit<'_> {
 
     /// Runs all steps in memory.
     pub fn run<B: Backend>(&self, b: &B, x: B::Ct) -> Result<B::Ct, HopError> {
+        self.run_observed(b, x, &mut |_| {})
+    }
+
+    /// The same, showing every register that is written.
+    pub fn run_observed<B: Backend>(
+        &self,
+        b: &B,
+        x: B::Ct,
+        see: &mut dyn FnMut(&B::Ct),
+    ) -> Result<B::Ct, HopError> {
         let mut regs = std::collections::BTreeMap::from([("x".to_string(), x)]);
         let mut last = None;
         for step in self.steps() {
@@ -98,6 +108,7 @@ impl Circuit<'_> {
                     outputs.len()
                 )));
             }
+            outputs.iter().for_each(&mut *see);
             last = outputs.first().cloned();
             regs.extend(step.writes.iter().cloned().zip(outputs));
         }
