@@ -143,3 +143,140 @@ impl<'a> EvalKeyGen<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cipherhop_ckks::{CkksError, Params};
+
+    struct Fixture {
+        ctx: Arc<Context>,
+        secret: SecretKey,
+    }
+
+    fn fixture() -> Fixture {
+        let params = Params::by_name("n10-INSECURE").unwrap();
+        let secret = SecretKey::generate(&params, &mut ChaCha20Rng::seed_from_u64(3));
+        let ctx = Context::new(params).unwrap();
+        Fixture { ctx, secret }
+    }
+
+    /// b + a*s - gadget for every limb of a digit, as centred integers.
+    fn noise_of(f: &Fixture, key: &EvalKey, digit: usize) -> Vec<Vec<i64>> {
+        let ctx = &*f.ctx;
+        let generator = EvalKeyGen::new(f.ctx.clone(), &f.secret).unwrap();
+        let (spec, n) = (key.spec(), ctx.n());
+        let special = spec.special(ctx);
+        let moduli: Vec<usize> = (0..spec.limbs + special)
+            .map(|i| ctx.ext_index(spec.limbs, i))
+            .collect();
+        let target = match spec.id {
+            KeyId::ToSparse => small_ntt_limbs(ctx, &moduli, f.secret.sparse()),
+            _ => small_ntt_limbs(ctx, &moduli, f.secret.dense()),
+        };
+        let source = generator.source(spec.id, &moduli[..spec.limbs]);
+        let (b, a) = key.component(digit).unwrap();
+        moduli
+            .iter()
+            .enumerate()
+            .map(|(i, &index)| {
+                let m = ctx.modulus(index);
+                let p = (0..special).fold(1, |p, k| {
+                    m.mul(p, m.reduce(ctx.modulus(ctx.q_len() + k).value()))
+                });
+                let mut e: Vec<u64> = (i * n..(i + 1) * n)
+                    .map(|k| {
+                        let phase = m.add(b[k], m.mul(a[k], target[k]));
+                        if i < spec.limbs && i / ctx.params().alpha == digit {
+                            m.sub(phase, m.mul(p, source[k]))
+                        } else {
+                            phase
+                        }
+                    })
+                    .collect();
+                ctx.ntt_inverse(index, &mut e);
+                e.iter().map(|&x| m.centre(x)).collect()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn every_key_carries_gaussian_noise_and_the_right_message() {
+        let f = fixture();
+        let generator = EvalKeyGen::new(f.ctx.clone(), &f.secret).unwrap();
+        let mut rng = ChaCha20Rng::seed_from_u64(4);
+        let all = [
+            (KeyId::Relin, 26),
+            (KeyId::Conj, 5),
+            (KeyId::Rot(1), 29),
+            (KeyId::Rot(511), 9),
+            (KeyId::ToSparse, 1),
+            (KeyId::FromSparse, 29),
+        ];
+        for (id, limbs) in all {
+            let key = generator
+                .generate(&KeySpec { id, limbs }, &mut rng)
+                .unwrap();
+            let digits = limbs.div_ceil(8);
+            assert!(key.component(digits).is_none());
+            for digit in 0..digits {
+                let noise = noise_of(&f, &key, digit);
+                let n = noise[0].len() as f64;
+                for limb in &noise {
+                    assert_eq!(limb, &noise[0], "{id}: one integer polynomial on all limbs");
+                }
+                let sigma = (noise[0].iter().map(|&e| (e * e) as f64).sum::<f64>() / n).sqrt();
+                assert!(
+                    (sigma - 3.19).abs() < 0.4,
+                    "{id} digit {digit}: sigma {sigma}"
+                );
+                assert!(noise[0].iter().all(|e| e.abs() <= 29));
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_to_the_sparse_secret_exists_only_at_one_limb() {
+        let f = fixture();
+        let generator = EvalKeyGen::new(f.ctx.clone(), &f.secret).unwrap();
+        let mut rng = ChaCha20Rng::seed_from_u64(5);
+        for limbs in [0, 2, 8, 29] {
+            let id = KeyId::ToSparse;
+            assert!(
+                generator
+                    .generate(&KeySpec { id, limbs }, &mut rng)
+                    .is_err()
+            );
+        }
+        let spec = KeySpec {
+            id: KeyId::ToSparse,
+            limbs: 1,
+        };
+        let key = generator.generate(&spec, &mut rng).unwrap();
+        let (b, _) = key.component(0).unwrap();
+        assert_eq!(b.len(), 2 * f.ctx.n(), "q0 and p0 only");
+        for (id, limbs) in [(KeyId::Rot(0), 4), (KeyId::Rot(512), 4), (KeyId::Relin, 30)] {
+            let refused = generator.generate(&KeySpec { id, limbs }, &mut rng);
+            assert!(matches!(
+                refused,
+                Err(SecretError::Ckks(CkksError::BadHeader(_)))
+            ));
+        }
+    }
+
+    #[test]
+    fn keys_never_repeat_their_randomness() {
+        let f = fixture();
+        let generator = EvalKeyGen::new(f.ctx.clone(), &f.secret).unwrap();
+        let mut rng = ChaCha20Rng::seed_from_u64(6);
+        let spec = KeySpec {
+            id: KeyId::Rot(3),
+            limbs: 9,
+        };
+        let a = generator.generate(&spec, &mut rng).unwrap();
+        let b = generator.generate(&spec, &mut rng).unwrap();
+        assert_ne!(a.component(0), b.component(0));
+        assert_ne!(noise_of(&f, &a, 0)[0], noise_of(&f, &b, 0)[0]);
+        assert_ne!(noise_of(&f, &a, 0)[0], noise_of(&f, &a, 1)[0]);
+    }
+}

@@ -234,6 +234,11 @@ impl EvalKey {
         }
     }
 
+    /// Both halves (b, a) of one digit: (limbs + special) * N residues each, NTT domain, q limbs first.
+    pub fn component(&self, digit: usize) -> Option<(&[u64], &[u64])> {
+        self.digits.get(digit).map(|d| (&d.b[..], &d.a[..]))
+    }
+
     /// Bytes held in memory.
     pub fn bytes(&self) -> usize {
         self.digits
