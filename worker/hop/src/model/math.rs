@@ -23,27 +23,72 @@ impl Matrix {
     /// whatever the thread count.
     pub fn apply(&self, x: &[f64], n: usize) -> Vec<f64> {
         assert_eq!(x.len(), n * self.cols, "vectors do not fit the matrix");
-        let mut by_row = vec![0.0; self.rows * n];
-        by_row.par_chunks_mut(n.max(1)).enumerate().for_each_init(
-            Vec::new,
-            |wide: &mut Vec<f64>, (r, out)| {
-                wide.clear();
-                wide.extend(self.row(r).iter().map(|w| f64::from(*w)));
-                for (y, x) in out.iter_mut().zip(x.chunks_exact(self.cols)) {
-                    *y = dot(wide, x);
-                }
-            },
-        );
         let mut y = vec![0.0; n * self.rows];
-        y.par_chunks_mut(self.rows)
-            .enumerate()
-            .for_each(|(t, out)| {
-                for (r, v) in out.iter_mut().enumerate() {
-                    *v = by_row[r * n + t];
+        if n < 2 * TILE {
+            // Few vectors: split the rows between threads.
+            let mut by_row = vec![0.0; self.rows * n];
+            by_row
+                .par_chunks_mut(n.max(1))
+                .enumerate()
+                .for_each(|(r, out)| self.row_times(r, x, out, 1));
+            for (r, values) in by_row.chunks_exact(n.max(1)).enumerate() {
+                for (t, v) in values.iter().enumerate() {
+                    y[t * self.rows + r] = *v;
                 }
+            }
+            return y;
+        }
+        // Many vectors: a tile of them stays in the cache while all rows pass by.
+        y.par_chunks_mut(TILE * self.rows)
+            .zip(x.par_chunks(TILE * self.cols))
+            .for_each(|(y, x)| {
+                (0..self.rows).for_each(|r| self.row_times(r, x, &mut y[r..], self.rows))
             });
         y
     }
+
+    /// Row `r` times every vector of `x`, results `stride` apart.
+    fn row_times(&self, r: usize, x: &[f64], out: &mut [f64], stride: usize) {
+        let row = self.row(r);
+        let mut results = out.iter_mut().step_by(stride);
+        let quads = x.chunks_exact(4 * self.cols);
+        let rest = quads.remainder();
+        for quad in quads {
+            for (value, slot) in dots::<4>(row, quad).into_iter().zip(results.by_ref()) {
+                *slot = value;
+            }
+        }
+        for (one, slot) in rest.chunks_exact(self.cols).zip(results) {
+            *slot = dots::<1>(row, one)[0];
+        }
+    }
+}
+
+/// Vectors per tile.
+const TILE: usize = 32;
+
+/// One row times `N` vectors, four interleaved partial sums each; the same bits for every `N`.
+fn dots<const N: usize>(w: &[f32], x: &[f64]) -> [f64; N] {
+    let n = w.len();
+    let vectors: [&[f64]; N] = std::array::from_fn(|v| &x[v * n..(v + 1) * n]);
+    let mut acc = [[0.0f64; 4]; N];
+    let whole = n - n % 4;
+    for i in (0..whole).step_by(4) {
+        let w: [f64; 4] = std::array::from_fn(|k| f64::from(w[i + k]));
+        for (acc, x) in acc.iter_mut().zip(vectors) {
+            let x = &x[i..i + 4];
+            for k in 0..4 {
+                acc[k] += w[k] * x[k];
+            }
+        }
+    }
+    let mut out = acc.map(|s| (s[0] + s[2]) + (s[1] + s[3]));
+    for i in whole..n {
+        for (o, x) in out.iter_mut().zip(vectors) {
+            *o += f64::from(w[i]) * x[i];
+        }
+    }
+    out
 }
 
 /// Inner product in eight interleaved partial sums.
