@@ -87,7 +87,7 @@ impl Verdict {
                 )
             })
             .collect();
-        if !(worst_rel_rms <= MAX_REL_RMS) {
+        if worst_rel_rms.is_nan() || worst_rel_rms > MAX_REL_RMS {
             problems.push(format!(
                 "relative rms {worst_rel_rms:.1e} after the last layer is above {MAX_REL_RMS:.0e}"
             ));

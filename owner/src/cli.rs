@@ -129,7 +129,7 @@ pub struct Coordinator {
 #[derive(Debug, Subcommand)]
 pub enum ChainCommand {
     /// Plan, upload and start a chain; run it again with the same --out to go on after an interruption.
-    Create(ChainCreate),
+    Create(Box<ChainCreate>),
     /// Wait until all hops are verified.
     Wait(ChainWait),
     /// Decrypt, show the next token and judge the accuracy.

@@ -157,11 +157,9 @@ impl Progress {
             bar.set_position(position);
             return;
         }
-        let tenth = if self.total == 0 {
-            10
-        } else {
-            position.min(self.total) * 10 / self.total
-        };
+        let tenth = (position.min(self.total) * 10)
+            .checked_div(self.total)
+            .unwrap_or(10);
         if tenth > self.said.fetch_max(tenth, Ordering::Relaxed) {
             match self.unit {
                 Unit::Steps => eprintln!("{}: {position}/{}", self.what, self.total),

@@ -363,3 +363,82 @@ impl LayerPack {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Model, PublicPrefix};
+
+    #[test]
+    fn rotations_are_orthogonal_and_spread_a_single_channel() {
+        for (kind, d) in [
+            (Rotation::Hadamard, 64),
+            (Rotation::Reflectors, 72),
+            (Rotation::Identity, 5),
+        ] {
+            let r = Rotator::new(kind, d).unwrap();
+            let x: Vec<f64> = (0..2 * d).map(|i| ((i * 37 % 101) as f64) - 50.0).collect();
+            let y = r.rotate(&x);
+            for (a, b) in r.unrotate(&y).iter().zip(&x) {
+                assert!((a - b).abs() < 1e-10);
+            }
+            let dot = |v: &[f64]| v[..d].iter().zip(&v[d..]).map(|(a, b)| a * b).sum::<f64>();
+            assert!((dot(&x) - dot(&y)).abs() < 1e-8);
+            let mut single = vec![0.0; d];
+            single[3] = 1.0;
+            let peak = r.rotate(&single).iter().fold(0.0f64, |m, v| m.max(v.abs()));
+            assert!(kind == Rotation::Identity || peak < 0.6, "{kind:?} {peak}");
+        }
+        assert!(Rotator::new(Rotation::Hadamard, 72).is_none());
+        assert_eq!(
+            (Rotation::for_width(2048), Rotation::for_width(576)),
+            (Rotation::Hadamard, Rotation::Reflectors)
+        );
+    }
+
+    #[test]
+    fn a_folded_layer_computes_the_same_and_its_pack_is_strict() {
+        for name in crate::model::TINY_NAMES {
+            let model = Model::open(name).unwrap();
+            let cfg = &model.config;
+            let rotator = Rotator::new(Rotation::for_width(cfg.d), cfg.d).unwrap();
+            let mut prefix = PublicPrefix::new(&model, &model.default_prefix().unwrap()).unwrap();
+            let w = model.layer(0).unwrap();
+            let kv = prefix.step(cfg, &w);
+            let pack = LayerPack::fold(cfg, 0, &w, &kv, &rotator);
+            let x: Vec<f64> = (0..cfg.d).map(|i| (i as f64 * 0.7).sin()).collect();
+            let scaled: Vec<f64> = x
+                .iter()
+                .zip(&w.attn_norm)
+                .map(|(a, g)| a * f64::from(*g))
+                .collect();
+            for (a, b) in pack
+                .q
+                .apply(&rotator.rotate(&x), 1)
+                .iter()
+                .zip(w.q.apply(&scaled, 1))
+            {
+                assert!((a - b).abs() < 1e-5);
+            }
+            let m: Vec<f64> = (0..cfg.mlp).map(|i| (i as f64 * 0.3).cos()).collect();
+            for (a, b) in rotator
+                .unrotate(&pack.down.apply(&m, 1))
+                .iter()
+                .zip(w.down.apply(&m, 1))
+            {
+                assert!((a - b).abs() < 1e-5);
+            }
+            let bytes = pack.to_bytes();
+            assert_eq!(LayerPack::parse(&bytes, cfg).unwrap(), pack);
+            assert_eq!(
+                LayerPack::parse(&bytes[..bytes.len() - 4], cfg),
+                Err(PackError::Malformed("length"))
+            );
+            for at in [0, 9, 40, 4000, bytes.len() - 1] {
+                let mut bad = bytes.clone();
+                bad[at] ^= 1;
+                assert!(LayerPack::parse(&bad, cfg).is_err(), "byte {at}");
+            }
+        }
+    }
+}

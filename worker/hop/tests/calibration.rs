@@ -1,5 +1,7 @@
 //! Calibration of the real model from the shipped corpus.
 
+#![allow(clippy::unwrap_used)]
+
 use cipherhop_hop::{
     calib::{Calibration, PUBLIC_CORPUS},
     calibrate::{CalibrationOptions, calibrate, corpus_windows},

@@ -1,5 +1,7 @@
 //! Model import and the plain forward pass against independent values.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 
 use cipherhop_hop::model::{Model, ModelError, PlainRun};
@@ -40,8 +42,12 @@ fn smollm2_agrees_with_the_numpy_oracle() {
         let expected: Vec<u32> = floats(&case["ids"]).iter().map(|v| *v as u32).collect();
         assert_eq!(ids, expected);
         let mut at = 0;
-        let run =
-            PlainRun::run::<ModelError>(&model, &prefix, &[ids.clone()], false, |l, _, _, run| {
+        let run = PlainRun::run::<ModelError>(
+            &model,
+            &prefix,
+            std::slice::from_ref(&ids),
+            false,
+            |l, _, _, run| {
                 for (a, b) in run.ms1.iter().zip(floats(&case["ms1"][l])) {
                     close(*a, b, "ms1");
                 }
@@ -50,8 +56,9 @@ fn smollm2_agrees_with_the_numpy_oracle() {
                 }
                 at += 1;
                 Ok(())
-            })
-            .unwrap();
+            },
+        )
+        .unwrap();
         assert_eq!(at, 30);
         let d = model.config.d;
         for (a, b) in run.last[(ids.len() - 1) * d..]

@@ -86,14 +86,14 @@ impl ModelConfig {
         }
         if !within(self.heads, 1024)
             || !within(self.kv_heads, self.heads)
-            || self.heads % self.kv_heads != 0
+            || !self.heads.is_multiple_of(self.kv_heads)
         {
             return bad("head counts do not fit together");
         }
         if !within(self.layers, 1024) || !within(self.vocab, 4_000_000) {
             return bad("layer count or vocabulary out of range");
         }
-        if self.head_dim % 2 != 0 {
+        if !self.head_dim.is_multiple_of(2) {
             return bad("odd head width");
         }
         if !(self.eps.is_finite() && self.eps > 0.0 && self.eps < 1.0) {

@@ -50,7 +50,7 @@ impl TensorType {
     /// Bytes of `count` weights in rows of `row`; an error when a row is no whole number of blocks.
     pub(crate) fn byte_len(self, count: usize, row: usize) -> Result<u64, ModelError> {
         let (weights, bytes) = self.block();
-        if row % weights != 0 {
+        if !row.is_multiple_of(weights) {
             return Err(malformed(format!(
                 "a row of {row} weights is no whole number of blocks of {weights}"
             )));

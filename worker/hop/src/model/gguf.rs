@@ -185,7 +185,7 @@ fn read_header(input: impl Read, length: u64) -> Result<Header, ModelError> {
     let data_start = r.position().next_multiple_of(alignment);
     let mut tensors = BTreeMap::new();
     for (name, mut info) in raw {
-        if info.offset % alignment != 0 {
+        if !info.offset.is_multiple_of(alignment) {
             return Err(malformed(format!("tensor {name} is not aligned")));
         }
         let end = info.offset.checked_add(data_start).and_then(|start| {

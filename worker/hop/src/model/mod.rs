@@ -25,3 +25,6 @@ pub use prng::SplitMix64;
 pub use tiny::TINY_NAMES;
 pub use tokenizer::Tokenizer;
 pub use weights::{LayerWeights, Model};
+
+#[cfg(test)]
+mod tests;
