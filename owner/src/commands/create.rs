@@ -10,7 +10,7 @@ use cipherhop_ckks::{Context, KeySpec, ciphertext_size, key_size};
 use cipherhop_hop::{
     calib::Calibration,
     fold::{LayerPack, Rotator},
-    keys::{KeyEntry, KeyManifest},
+    keys::{KEYS_FORMAT, KeyEntry, KeyManifest},
     model::{Model, PublicPrefix},
     planner::plan,
     program::{Program, tokens_that_fit},
@@ -277,7 +277,7 @@ async fn send_keys(
     bar.finish();
     entries.sort_by(|a, b| a.id.cmp(&b.id));
     Ok(KeyManifest {
-        format: "cipherhop-keys/1".into(),
+        format: KEYS_FORMAT.into(),
         params_digest: hex::encode(keys.params.digest()),
         keys: entries,
     })
