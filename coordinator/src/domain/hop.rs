@@ -2,6 +2,7 @@
 
 use cipherhop_proto::{ChainId, DeviceId, Digest, Reason};
 
+use super::chain::Chain;
 use super::time::Timestamp;
 
 /// Where a hop stands.
@@ -136,4 +137,32 @@ pub struct Hop {
     pub reopened: u32,
     /// Since when it is in this state.
     pub since: Timestamp,
+}
+
+impl Hop {
+    /// Hop `index` of a new chain: the first is Ready with `input`, the others are Blocked.
+    pub fn new(chain: &Chain, index: u32, weights: Digest, input: Digest, now: Timestamp) -> Self {
+        let first = index == 0;
+        Self {
+            chain: chain.id,
+            generation: chain.generation,
+            index,
+            state: if first {
+                HopState::Ready
+            } else {
+                HopState::Blocked
+            },
+            epoch: 0,
+            weights,
+            input: first.then_some(input),
+            expected: None,
+            accepted: None,
+            failures: Failures::default(),
+            last_failure: None,
+            last_failed_device: None,
+            not_before: None,
+            reopened: 0,
+            since: now,
+        }
+    }
 }

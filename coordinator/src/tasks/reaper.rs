@@ -16,7 +16,11 @@ const SHORTEST: Duration = Duration::from_millis(50);
 /// Looks at every lease when it is due, until `stop`. A failing store is logged and tried again.
 pub async fn run(store: Arc<dyn Store>, clock: Arc<dyn Clock>, stop: CancellationToken) {
     let mut wait = SHORTEST;
-    while stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_some() {
+    while stop
+        .run_until_cancelled(tokio::time::sleep(wait))
+        .await
+        .is_some()
+    {
         wait = match store.reap(clock.now()).await {
             Ok(report) => {
                 if report.silent > 0 || report.expired > 0 {

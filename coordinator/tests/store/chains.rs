@@ -25,7 +25,10 @@ pub async fn creating_the_same_chain_again_changes_nothing(mut world: World) {
             .unwrap(),
         made
     );
-    assert_eq!(world.store.chains().await.unwrap(), [made.clone()]);
+    assert_eq!(
+        world.store.chains().await.unwrap(),
+        std::slice::from_ref(&made)
+    );
     assert_eq!(world.store.chain_by_name("c").await.unwrap(), made);
     let states: Vec<_> = world
         .store

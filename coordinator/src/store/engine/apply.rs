@@ -53,7 +53,11 @@ impl Work {
 
     async fn apply(&mut self, state: &State, effects: &Effects, now: Timestamp) -> Result<()> {
         for attempt in &effects.attempts {
-            match state.attempts.iter().any(|known| known.epoch == attempt.epoch) {
+            match state
+                .attempts
+                .iter()
+                .any(|known| known.epoch == attempt.epoch)
+            {
                 true => self.tx.update_attempt(attempt).await?,
                 false => self.tx.insert_attempt(attempt).await?,
             }

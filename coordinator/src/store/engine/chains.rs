@@ -1,5 +1,6 @@
 //! Chains: created, read, changed by people.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 use cipherhop_proto::{AccountId, ChainId, Digest, Reason};
@@ -9,7 +10,7 @@ use super::accounts::check_name;
 use crate::domain::chain::{Chain, ChainChange, ChainState, MAX_HOPS, MAX_QUORUM, NewChain};
 use crate::domain::command::{Command, Refusal, Reply};
 use crate::domain::event::{EventKind, NewEvent};
-use crate::domain::hop::{Failures, Hop, HopState};
+use crate::domain::hop::{Hop, HopState};
 use crate::domain::time::Timestamp;
 use crate::domain::view::{Accuracy, ChainStatus, HopResult, HopView};
 use crate::store::types::{Imported, Reopened, Result};
@@ -56,28 +57,8 @@ impl Work {
         };
         self.tx.insert_chain(&chain, &new).await?;
         for (index, given) in (0u32..).zip(&new.hops) {
-            let first = index == 0;
-            let hop = Hop {
-                chain: new.id,
-                generation: 0,
-                index,
-                state: if first {
-                    HopState::Ready
-                } else {
-                    HopState::Blocked
-                },
-                epoch: 0,
-                weights: given.weights,
-                input: first.then_some(new.input),
-                expected: given.archived,
-                accepted: None,
-                failures: Failures::default(),
-                last_failure: None,
-                last_failed_device: None,
-                not_before: None,
-                reopened: 0,
-                since: now,
-            };
+            let mut hop = Hop::new(&chain, index, given.weights, new.input, now);
+            hop.expected = given.archived;
             self.tx.insert_hop(&hop).await?;
         }
         self.event(new.id, EventKind::ChainCreated, None, now)
@@ -154,9 +135,8 @@ impl Work {
         let sequence = self.tx.last_sequence(id).await?;
         let mut names: BTreeMap<AccountId, String> = BTreeMap::new();
         for attempt in &attempts {
-            if !names.contains_key(&attempt.account) {
-                let name = self.tx.account_name(attempt.account).await?;
-                names.insert(attempt.account, name);
+            if let Entry::Vacant(unknown) = names.entry(attempt.account) {
+                unknown.insert(self.tx.account_name(attempt.account).await?);
             }
         }
         let view = |hop: &Hop| {

@@ -1,9 +1,9 @@
 //! Handing out hops and taking their results.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use cipherhop_proto::{AttemptId, DeviceId, Digest, Reason};
+use cipherhop_proto::{AttemptId, ChainId, DeviceId, Digest, Reason};
 
 use super::Work;
 use crate::domain::attempt::{Attempt, AttemptState, Claim};
@@ -300,13 +300,14 @@ impl Work {
     ) -> Result<(Vec<Attempt>, Option<Timestamp>)> {
         let mut due: Vec<Attempt> = Vec::new();
         let mut next: Option<Timestamp> = None;
-        let mut grace = std::collections::HashMap::new();
+        let mut graces: HashMap<ChainId, Duration> = HashMap::new();
         for attempt in self.tx.live_attempts().await? {
-            if !grace.contains_key(&attempt.chain) {
-                let chain = self.chain(attempt.chain).await?;
-                grace.insert(attempt.chain, chain.policy.grace);
-            }
-            let Some(wake) = attempt.wake_at(grace[&attempt.chain]) else {
+            let grace = match graces.get(&attempt.chain) {
+                Some(grace) => *grace,
+                None => self.chain(attempt.chain).await?.policy.grace,
+            };
+            graces.insert(attempt.chain, grace);
+            let Some(wake) = attempt.wake_at(grace) else {
                 continue;
             };
             if wake <= now {
