@@ -28,7 +28,7 @@ fn play(start: Bench, steps: Vec<Step>, mut check: impl FnMut(&Bench, &Bench, &S
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, max_shrink_iters: 2000, ..Default::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, max_shrink_iters: 2000, failure_persistence: None, ..Default::default() })]
 
     #[test]
     fn i1_a_hop_gets_one_digest_and_keeps_it(bench in bench::start(), steps in steps(80)) {

@@ -80,7 +80,8 @@ suite! {
         requeue_opens_a_stuck_hop_and_keeps_the_reason,
         volunteers_reopen_a_few_times_then_only_the_operator,
         release_gives_the_hop_back_unharmed,
-        a_hop_that_failed_waits_before_it_is_handed_out;
+        a_hop_that_failed_waits_before_it_is_handed_out,
+        hops_that_usually_take_long_get_a_later_deadline;
     verification:
         two_equal_results_verify_the_hop_and_open_the_next,
         i9_a_tie_waits_for_a_third_account,

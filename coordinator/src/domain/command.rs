@@ -19,7 +19,7 @@ pub struct State {
     pub hop: Hop,
     /// Every attempt at the hop in its generation, in order of epoch.
     pub attempts: Vec<Attempt>,
-    /// 95th percentile of the chain's accepted attempts, from lease to submit.
+    /// 95th percentile of the chain's accepted attempts, from lease to submit; only a lease uses it.
     pub p95: Option<Duration>,
 }
 

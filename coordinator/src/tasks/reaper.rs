@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::store::Store;
 
 /// Longest sleep between two looks; leases handed out meanwhile are much longer than this.
-const LONGEST: Duration = Duration::from_secs(5);
+const LONGEST: Duration = Duration::from_secs(1);
 /// Shortest sleep, so that a due lease that cannot be ended does not spin.
 const SHORTEST: Duration = Duration::from_millis(50);
 

@@ -398,3 +398,18 @@ pub async fn a_hop_that_failed_waits_before_it_is_handed_out(mut world: World) {
     request.nonce = Nonce::from_bytes([9; 16]);
     world.acquire(request).await.unwrap();
 }
+
+pub async fn hops_that_usually_take_long_get_a_later_deadline(mut world: World) {
+    world.archived_chain(2, &[(0, Digest::of(b"x"))]).await;
+    let crowd = world.crowd(1).await;
+    let first = world.lease(crowd[0]).await;
+    let floor = Policy::default().deadline_floor;
+    assert_eq!(first.hard_deadline.since(first.leased), floor);
+    world.pass(floor - second(1));
+    world.submit(&first, "x").await;
+    let next = world.lease(crowd[0]).await;
+    assert_eq!(
+        next.hard_deadline.since(next.leased),
+        (floor - second(1)) * 4
+    );
+}

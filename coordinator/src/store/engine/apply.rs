@@ -17,24 +17,28 @@ use crate::store::types::{Result, StoreError};
 const DURATION_SAMPLES: u32 = 64;
 
 impl Work {
-    /// The hop with its chain and attempts; HOP_NOT_FOUND.
+    /// The hop with its chain and attempts, without `p95`; HOP_NOT_FOUND.
     pub(super) async fn load(&mut self, id: ChainId, generation: u32, hop: u32) -> Result<State> {
         let chain = self.chain(id).await?;
         let found = self.tx.hop(id, generation, hop).await?;
         let attempts = self.tx.attempts_of_hop(id, generation, hop).await?;
-        let mut durations = self.tx.accepted_durations(id, DURATION_SAMPLES).await?;
-        durations.sort_unstable();
-        let rank = (durations.len() * 95).div_ceil(100).saturating_sub(1);
-        let p95 = durations
-            .get(rank)
-            .map(|micros| Duration::from_micros(*micros));
         let hop = found.ok_or(Reason::HopNotFound)?;
         Ok(State {
             chain,
             hop,
             attempts,
-            p95,
+            p95: None,
         })
+    }
+
+    /// 95th percentile of the chain's newest accepted attempts, from lease to submit.
+    pub(super) async fn p95(&mut self, id: ChainId) -> Result<Option<Duration>> {
+        let mut durations = self.tx.accepted_durations(id, DURATION_SAMPLES).await?;
+        durations.sort_unstable();
+        let rank = (durations.len() * 95).div_ceil(100).saturating_sub(1);
+        Ok(durations
+            .get(rank)
+            .map(|micros| Duration::from_micros(*micros)))
     }
 
     /// Decides and writes; the effects and the hop's state afterwards.

@@ -140,7 +140,8 @@ impl Work {
         let attempt = match self.find_work(&request, now).await? {
             Err(refusal) => return Ok(Acquired::NoWork(refusal)),
             Ok(Found::Held(attempt)) => *attempt,
-            Ok(Found::Open(state)) => {
+            Ok(Found::Open(mut state)) => {
+                state.p95 = self.p95(state.chain.id).await?;
                 let device = self.device(request.device).await?;
                 let lease = Command::Lease {
                     attempt: request.attempt,
