@@ -34,6 +34,24 @@ struct Setup {
     input: Vec<u8>,
 }
 
+/// CPU seconds of this process.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .collect();
+    let ticks = |i: usize| {
+        fields
+            .get(i)
+            .and_then(|f| f.parse::<f64>().ok())
+            .unwrap_or(0.0)
+    };
+    (ticks(11) + ticks(12)) / 100.0
+}
+
 fn setup(model: &str, params: &str, text: &str) -> Setup {
     let start = Instant::now();
     let params = Params::by_name(params).unwrap();
@@ -101,7 +119,10 @@ impl Setup {
     fn run(&self, layer: usize, input: &[u8], threads: usize, verbose: bool) -> HopOutput {
         let dir = tempfile::tempdir().unwrap();
         let job = self.job(layer, input, dir.path(), threads);
+        let mut cpu = cpu_seconds();
         let mut show = |e: HopEvent| {
+            let now = cpu_seconds();
+            let spent = now - std::mem::replace(&mut cpu, now);
             if let (
                 true,
                 HopEvent::StepDone {
@@ -112,7 +133,7 @@ impl Setup {
                 },
             ) = (verbose, e)
             {
-                println!("{index:3} {name:18} {seconds:8.3} s");
+                println!("{index:3} {name:18} {seconds:8.3} s, CPU {spent:8.2} s");
             }
         };
         run_hop_on(
@@ -313,10 +334,12 @@ fn smollm2_layers_at_n14() {
     let s = setup(&path, "n14-INSECURE", "The capital of");
     let mut input = s.input.clone();
     for layer in 0..layers {
+        let cpu = cpu_seconds();
         let out = s.run(layer, &input, threads, layer == 0);
+        let cpu = cpu_seconds() - cpu;
         let (max, rms) = s.error(layer, &out.output);
         println!(
-            "layer {layer}: max/F {max:.2e}, rel rms {rms:.2e}, {:.1} s (lay {:.1}, boot {:.1}), bootstraps {:.1?}",
+            "layer {layer}: max/F {max:.2e}, rel rms {rms:.2e}, CPU {cpu:.1} s, {:.1} s (lay {:.1}, boot {:.1}), bootstraps {:.1?}",
             out.compute_seconds, out.lay_seconds, out.boot_seconds, out.boot_profile
         );
         input = out.output;

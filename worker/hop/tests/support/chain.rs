@@ -20,7 +20,10 @@ pub struct Chain {
 pub fn chain(name: &str, tokens: usize) -> Chain {
     let model = Model::open(name).unwrap();
     let prefix = model.default_prefix().unwrap();
-    let options = CalibrationOptions::new(tokens);
+    let options = CalibrationOptions {
+        max_windows: 105,
+        ..CalibrationOptions::new(tokens)
+    };
     let calibration = calibrate(
         &model,
         &prefix,
