@@ -5,7 +5,7 @@ use crate::convert::BaseConverter;
 use crate::encode::Encoder;
 use crate::error::CkksError;
 use crate::error::ParamError;
-use crate::kernel::{Kernel, ScalarKernel};
+use crate::kernel::{Kernel, best_kernel};
 use crate::modular::Modulus;
 use crate::ntt::{NttTable, automorphism_table};
 use crate::params::Params;
@@ -70,9 +70,9 @@ impl Converters {
 }
 
 impl Context {
-    /// Builds the tables with the scalar kernel.
+    /// Builds the tables, with the fastest kernel for this processor.
     pub fn new(params: Params) -> Result<Arc<Context>, CkksError> {
-        Context::with_kernel(params, Arc::new(ScalarKernel))
+        Context::with_kernel(params, best_kernel())
     }
 
     /// Builds the tables; every kernel computes the same bytes.

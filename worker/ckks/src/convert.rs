@@ -113,15 +113,22 @@ pub(crate) fn prepare(conv: &BaseConverter, n: usize, mut limbs: Vec<u64>) -> Pr
     }
 }
 
-fn convert_k<const K: usize>(m: &Modulus, w: &[u64], p: &Prepared, n: usize, out: &mut [u64]) {
-    let mut limbs = [&p.hats[..0]; K];
+fn convert_k<const K: usize>(
+    m: &Modulus,
+    w: &[u64],
+    hats: &[u64],
+    overflow: &[u64],
+    out: &mut [u64],
+) {
+    let n = out.len();
+    let mut limbs = [&hats[..0]; K];
     for (i, limb) in limbs.iter_mut().enumerate() {
-        *limb = &p.hats[i * n..(i + 1) * n];
+        *limb = &hats[i * n..(i + 1) * n];
     }
     let mut weights = [0u64; K];
     weights.copy_from_slice(&w[..K]);
     let negated = w[K];
-    for (c, (o, v)) in out.iter_mut().zip(&p.overflow).enumerate() {
+    for (c, (o, v)) in out.iter_mut().zip(overflow).enumerate() {
         let mut acc = (*v * negated) as u128;
         for i in 0..K {
             acc += limbs[i][c] as u128 * weights[i] as u128;
@@ -130,19 +137,24 @@ fn convert_k<const K: usize>(m: &Modulus, w: &[u64], p: &Prepared, n: usize, out
     }
 }
 
-/// One target limb of the centred representative; `m` and `weights` belong to the target.
-pub(crate) fn convert(m: &Modulus, weights: &[u64], p: &Prepared, out: &mut [u64]) {
-    let n = out.len();
+/// The reference for `Kernel::convert`.
+pub(crate) fn convert_scalar(
+    m: &Modulus,
+    weights: &[u64],
+    hats: &[u64],
+    overflow: &[u64],
+    out: &mut [u64],
+) {
     match weights.len() - 1 {
-        1 => convert_k::<1>(m, weights, p, n, out),
-        2 => convert_k::<2>(m, weights, p, n, out),
-        3 => convert_k::<3>(m, weights, p, n, out),
-        4 => convert_k::<4>(m, weights, p, n, out),
-        5 => convert_k::<5>(m, weights, p, n, out),
-        6 => convert_k::<6>(m, weights, p, n, out),
-        7 => convert_k::<7>(m, weights, p, n, out),
-        8 => convert_k::<8>(m, weights, p, n, out),
-        _ => convert_k::<9>(m, weights, p, n, out),
+        1 => convert_k::<1>(m, weights, hats, overflow, out),
+        2 => convert_k::<2>(m, weights, hats, overflow, out),
+        3 => convert_k::<3>(m, weights, hats, overflow, out),
+        4 => convert_k::<4>(m, weights, hats, overflow, out),
+        5 => convert_k::<5>(m, weights, hats, overflow, out),
+        6 => convert_k::<6>(m, weights, hats, overflow, out),
+        7 => convert_k::<7>(m, weights, hats, overflow, out),
+        8 => convert_k::<8>(m, weights, hats, overflow, out),
+        _ => convert_k::<9>(m, weights, hats, overflow, out),
     }
 }
 

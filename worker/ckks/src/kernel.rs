@@ -4,13 +4,14 @@
 use crate::modular::{Modulus, Shoup};
 use crate::ntt::NttTable;
 
-/// Operations on single limbs. Implementations must agree byte for byte with [`ScalarKernel`].
+/// Operations on single limbs. Implementations must agree byte for byte with [`ScalarKernel`]; the provided
+/// methods are its code.
 pub trait Kernel: Send + Sync + std::fmt::Debug {
     /// Name for reports.
     fn name(&self) -> &'static str;
 
     /// In-place forward transform of the sub-ring of degree `a.len()` (a power of two from 2 up to the
-    /// table's degree). Accepts inputs below 2q.
+    /// table's degree).
     fn ntt_forward(&self, table: &NttTable, a: &mut [u64]);
 
     /// In-place inverse transform of the full ring.
@@ -60,11 +61,56 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
         terms1: &[(&[u64], &[u64])],
     );
 
+    /// One target limb of a base conversion: out = sum of hats_i * weights_i over the k source limbs of
+    /// `hats`, plus overflow * weights_k. Hats are below 2^50, overflow is at most k, weights are residues.
+    fn convert(
+        &self,
+        m: &Modulus,
+        weights: &[u64],
+        hats: &[u64],
+        overflow: &[u64],
+        out: &mut [u64],
+    ) {
+        crate::convert::convert_scalar(m, weights, hats, overflow, out);
+    }
+
+    /// Residues modulo `source`, read as integers in (-source/2, source/2), modulo `m`.
+    fn lift(&self, source: u64, m: &Modulus, x: &[u64], out: &mut [u64]) {
+        let half = source / 2;
+        let shift = m.value() - m.reduce(source);
+        for (o, &x) in out.iter_mut().zip(x) {
+            *o = m.reduce(if x > half { x + shift } else { x });
+        }
+    }
+
+    /// out = (x - out) * w
+    fn sub_scale(&self, m: &Modulus, out: &mut [u64], x: &[u64], w: Shoup) {
+        let q = m.value();
+        for (o, x) in out.iter_mut().zip(x) {
+            *o = m.mul_shoup(w, *x + q - *o);
+        }
+    }
+
+    /// out = out + x * w
+    fn add_scaled(&self, m: &Modulus, out: &mut [u64], x: &[u64], w: Shoup) {
+        for (o, x) in out.iter_mut().zip(x) {
+            *o = m.add(*o, m.mul_shoup(w, *x));
+        }
+    }
+
     /// a = a * w
     fn scale(&self, m: &Modulus, a: &mut [u64], w: Shoup) {
         for x in a {
             *x = m.mul_shoup(w, *x);
         }
+    }
+}
+
+/// The fastest kernel for this processor.
+pub(crate) fn best_kernel() -> std::sync::Arc<dyn Kernel> {
+    match crate::fma::FmaKernel::try_new() {
+        Some(kernel) => std::sync::Arc::new(kernel),
+        None => std::sync::Arc::new(ScalarKernel),
     }
 }
 

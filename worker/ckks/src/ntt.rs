@@ -5,7 +5,7 @@ use crate::error::ParamError;
 use crate::modular::{Modulus, Shoup};
 
 /// Roots of one modulus for one ring degree.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct NttTable {
     pub(crate) modulus: Modulus,
     pub(crate) n: usize,
@@ -13,6 +13,9 @@ pub struct NttTable {
     pub(crate) forward: Vec<Shoup>,
     /// psi^-rev(i)
     pub(crate) inverse: Vec<Shoup>,
+    /// the same roots as integers in (-q/2, q/2), for kernels on f64
+    pub(crate) forward_f64: Vec<f64>,
+    pub(crate) inverse_f64: Vec<f64>,
     /// n^-1, and n^-1 times the root of the last inverse layer
     pub(crate) n_inv: Shoup,
     pub(crate) n_inv_root: Shoup,
@@ -54,12 +57,15 @@ impl NttTable {
         let forward = powers(psi);
         let inverse = powers(modulus.inv(psi));
         let n_inv = modulus.inv(n as u64);
+        let centred = |roots: &[Shoup]| roots.iter().map(|r| modulus.centre(r.w) as f64).collect();
         Ok(NttTable {
             modulus,
             n,
             n_inv: modulus.shoup(n_inv),
             n_inv_root: modulus.shoup(modulus.mul(n_inv, inverse[1].w)),
             imaginary: forward[1],
+            forward_f64: centred(&forward),
+            inverse_f64: centred(&inverse),
             forward,
             inverse,
         })

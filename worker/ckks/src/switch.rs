@@ -3,7 +3,7 @@
 
 use crate::cipher::{Ciphertext, ExtCiphertext, ScaleId};
 use crate::context::Context;
-use crate::convert::{BaseConverter, Prepared, convert, prepare};
+use crate::convert::{BaseConverter, Prepared, prepare};
 use crate::error::CkksError;
 use crate::keys::{EvalKey, KeyId};
 use crate::poly::{Domain, ExtPoly, Poly};
@@ -38,7 +38,7 @@ impl Context {
                             out.copy_from_slice(poly.limb(i));
                         } else {
                             let index = self.ext_index(limbs, i);
-                            convert(self.modulus(index), conv.target(index), &prepared, out);
+                            self.convert(conv, index, &prepared, out);
                             self.ntt_forward(index, out);
                         }
                     });
@@ -46,6 +46,19 @@ impl Context {
             })
             .collect();
         Digits { limbs, raised }
+    }
+
+    /// One target limb (modulus number `index`) of a prepared conversion.
+    pub(crate) fn convert(
+        &self,
+        conv: &BaseConverter,
+        index: usize,
+        prepared: &Prepared,
+        out: &mut [u64],
+    ) {
+        let (m, weights) = (self.modulus(index), conv.target(index));
+        self.kernel()
+            .convert(m, weights, &prepared.hats, &prepared.overflow, out);
     }
 
     fn prepare(&self, conv: &BaseConverter, limbs: Vec<u64>) -> Prepared {
@@ -140,12 +153,9 @@ impl Context {
             .enumerate()
             .for_each(|(i, out)| {
                 let m = self.modulus(i);
-                convert(m, conv.target(i), &prepared, out);
+                self.convert(conv, i, &prepared, out);
                 self.ntt_forward(i, out);
-                let (w, q) = (conv.inverse[i], m.value());
-                for (o, x) in out.iter_mut().zip(x.limb(i)) {
-                    *o = m.mul_shoup(w, *x + q - *o);
-                }
+                self.kernel().sub_scale(m, out, x.limb(i), conv.inverse[i]);
             });
         out
     }
@@ -168,10 +178,7 @@ impl Context {
             .enumerate()
             .for_each(|(i, (out, limb))| {
                 let m = self.modulus(i);
-                let w = product[i];
-                for (o, x) in out.iter_mut().zip(limb) {
-                    *o = m.add(*o, m.mul_shoup(w, *x));
-                }
+                self.kernel().add_scaled(m, out, limb, product[i]);
             });
     }
 
@@ -190,13 +197,10 @@ impl Context {
             .enumerate()
             .for_each(|(i, out)| {
                 let m = self.modulus(i);
-                lift_centred(source.value(), m, &last, out);
+                self.kernel().lift(source.value(), m, &last, out);
                 self.ntt_forward(i, out);
                 let w = m.shoup(m.inv(m.reduce(source.value())));
-                let q = m.value();
-                for (o, x) in out.iter_mut().zip(poly.limb(i)) {
-                    *o = m.mul_shoup(w, *x + q - *o);
-                }
+                self.kernel().sub_scale(m, out, poly.limb(i), w);
             });
         Ok(out)
     }
@@ -215,7 +219,7 @@ impl Context {
                 if i == 0 {
                     out.copy_from_slice(&low.data);
                 } else {
-                    lift_centred(q0, self.modulus(i), &low.data, out);
+                    self.kernel().lift(q0, self.modulus(i), &low.data, out);
                 }
                 self.ntt_forward(i, out);
             });
@@ -260,7 +264,8 @@ impl Context {
         raised.resize(2 * n, 0);
         let p0 = self.q_len();
         let out = &mut raised[n..];
-        lift_centred(self.modulus(0).value(), self.modulus(p0), &coeff.data, out);
+        let q0 = self.modulus(0).value();
+        self.kernel().lift(q0, self.modulus(p0), &coeff.data, out);
         self.ntt_forward(p0, out);
         let digits = Digits {
             limbs: 1,
@@ -352,13 +357,4 @@ fn permute_limbs(n: usize, from: &[u64], to: &mut [u64], table: &[u32]) {
                 *t = from[k as usize];
             }
         });
-}
-
-/// Residues modulo `source`, read as integers in (-source/2, source/2), modulo `m`.
-fn lift_centred(source: u64, m: &crate::modular::Modulus, x: &[u64], out: &mut [u64]) {
-    let half = source / 2;
-    let shift = m.value() - m.reduce(source);
-    for (o, &x) in out.iter_mut().zip(x) {
-        *o = m.reduce(if x > half { x + shift } else { x });
-    }
 }

@@ -69,7 +69,7 @@ fn conversion_is_the_centred_integer_exactly() {
         for index in [0, 3, 9, 20, 28, 30, 36] {
             let m = ctx.modulus(index);
             let mut out = vec![0; ctx.n()];
-            convert(m, conv.target(index), &prepared, &mut out);
+            ctx.convert(&conv, index, &prepared, &mut out);
             for (k, (got, x)) in out.iter().zip(&exact).enumerate() {
                 assert_eq!(
                     *got,
@@ -102,7 +102,7 @@ fn next_to_a_tie_either_representative_may_come_out_but_no_other() {
         .iter()
         .map(|&index| {
             let mut out = vec![0; ctx.n()];
-            convert(ctx.modulus(index), conv.target(index), &prepared, &mut out);
+            ctx.convert(&conv, index, &prepared, &mut out);
             assert!(out.iter().all(|x| *x == out[0]));
             out[0]
         })
