@@ -2,6 +2,7 @@
 
 pub mod auth;
 pub mod blobs;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod domain;

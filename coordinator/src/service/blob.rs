@@ -46,6 +46,14 @@ impl BlobService for Core {
             .ok_or_else(|| bad_request("blob", "must be set"))?;
         let digest = parse::field("blob.digest", &blob.digest)?;
         let role = parse::blob_role(blob.role)?;
+        let limit = self.config.blobs.max_blob_bytes;
+        if blob.size > limit {
+            // Before the row is made: a declared size is not changed later.
+            return Err(of_blob(BlobError::TooLarge {
+                size: blob.size,
+                limit,
+            }));
+        }
         let attempt: Option<AttemptId> = parse::optional("attempt_id", &asked.attempt_id)?;
         self.may_upload(&identity, attempt, asked.epoch, digest, blob.size, role)
             .await?;
