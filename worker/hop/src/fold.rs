@@ -147,7 +147,10 @@ fn reflectors(g: &mut SplitMix64, d: usize) -> Vec<f64> {
     let mut r = vec![0.0; d * d];
     (0..d).for_each(|i| r[i * d + i] = 1.0);
     for k in 0..d.saturating_sub(1) {
-        let v: Vec<f64> = (k..d).map(|_| g.normal()).collect();
+        let mut v: Vec<f64> = (k..d).map(|_| g.normal()).collect();
+        // The reflector that sends axis k to a random direction.
+        let length = v.iter().map(|a| a * a).sum::<f64>().sqrt();
+        v[0] += if v[0] < 0.0 { -length } else { length };
         let norm: f64 = v.iter().map(|a| a * a).sum();
         for row in r.chunks_exact_mut(d) {
             let tail = &mut row[k..];
