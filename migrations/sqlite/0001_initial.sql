@@ -91,6 +91,7 @@ CREATE TABLE chains (
     CHECK ((state = 'Completed') = (head = hops))
 ) STRICT;
 CREATE INDEX chains_created ON chains (created_us, id);
+CREATE INDEX chains_active ON chains (created_us, id) WHERE state = 'Active';
 
 -- I2: the head never decreases in a generation.
 CREATE TRIGGER chains_head_never_decreases BEFORE UPDATE ON chains

@@ -11,7 +11,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use super::tx::{Backend, TokenRow, Tx};
 use super::types::{BlobRecord, Result, StoreError, UploadRecord};
 use crate::domain::attempt::{Attempt, AttemptState};
-use crate::domain::chain::{Chain, NewChain};
+use crate::domain::chain::{Chain, ChainState, NewChain};
 use crate::domain::event::{Event, NewEvent};
 use crate::domain::hop::Hop;
 use crate::domain::ledger::ArchiveRow;
@@ -236,6 +236,17 @@ impl Tx for MemoryTx {
         let mut chains: Vec<_> = self.get().chains.values().map(|(c, _)| c.clone()).collect();
         chains.sort_by_key(|chain| (chain.created, chain.id));
         Ok(chains)
+    }
+
+    async fn active_heads(&mut self) -> Result<Vec<(Chain, Hop)>> {
+        let mut chains = self.chains().await?;
+        chains.retain(|chain| chain.state == ChainState::Active);
+        let hops = &self.get().hops;
+        let head = |chain: Chain| {
+            let hop = hops.get(&(chain.id, chain.generation, chain.head)).cloned();
+            hop.map(|hop| (chain, hop))
+        };
+        Ok(chains.into_iter().filter_map(head).collect())
     }
 
     async fn insert_chain(&mut self, chain: &Chain, new: &NewChain) -> Result<()> {

@@ -73,6 +73,8 @@ pub(super) trait Tx: Send {
     async fn chain_by_name(&mut self, name: &str) -> Result<Option<Chain>>;
     /// By time of creation.
     async fn chains(&mut self) -> Result<Vec<Chain>>;
+    /// Active chains, each with its head hop, by time of creation.
+    async fn active_heads(&mut self) -> Result<Vec<(Chain, Hop)>>;
     async fn insert_chain(&mut self, chain: &Chain, new: &NewChain) -> Result<()>;
     /// Compare-and-set on head and generation: false when the row has moved on.
     async fn update_chain(&mut self, chain: &Chain, head: u32, generation: u32) -> Result<bool>;

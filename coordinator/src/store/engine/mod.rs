@@ -2,6 +2,7 @@
 //! Written once for every backend.
 
 mod accounts;
+mod acquire;
 mod apply;
 mod blobs;
 mod chains;
@@ -11,6 +12,7 @@ use async_trait::async_trait;
 use cipherhop_proto::{AccountId, AttemptId, ChainId, DeviceId, Digest, TokenId, UploadId};
 use tokio::sync::watch;
 
+use self::acquire::Found;
 use super::tx::{Backend, Tx};
 use super::types::*;
 use super::{Result, Store};
@@ -253,12 +255,13 @@ impl<B: Backend> Store for Engine<B> {
 
     async fn acquire(&self, request: AcquireRequest, now: Timestamp) -> Result<Acquired> {
         // Most polls find nothing: look first without the writer's lock.
-        let nothing = self.read().await?.find_work(&request, now).await?.err();
-        if let Some(refusal) = nothing {
-            return Ok(Acquired::NoWork(refusal));
-        }
+        let likely = match self.read().await?.find_work(&request, now).await? {
+            Err(refusal) => return Ok(Acquired::NoWork(refusal)),
+            Ok(Found::Open(chain)) => Some(chain),
+            Ok(Found::Held(_)) => None,
+        };
         let mut work = self.write().await?;
-        let acquired = work.acquire(request, now).await?;
+        let acquired = work.acquire(request, likely, now).await?;
         self.commit(work).await?;
         Ok(acquired)
     }

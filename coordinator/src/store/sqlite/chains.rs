@@ -1,6 +1,6 @@
 //! Chains, hops, archive, accuracy figures.
 
-use cipherhop_proto::{ChainId, Digest};
+use cipherhop_proto::ChainId;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{SqliteConnection, query};
 
@@ -8,13 +8,11 @@ use super::people::blob_of;
 use super::rows::{Columns, damaged, int, maybe_digest, micros};
 use crate::domain::chain::{Chain, ChainSpec, ChainState, NewChain, Policy};
 use crate::domain::hop::{Accepted, Failures, Hop, HopState, LastFailure, Method};
-use crate::domain::ledger::ArchiveRow;
-use crate::domain::view::Accuracy;
 use crate::store::types::{BlobRecord, Result};
 
 type Db = SqliteConnection;
 
-const METHODS: [Method; 2] = [Method::Archive, Method::Quorum];
+pub(super) const METHODS: [Method; 2] = [Method::Archive, Method::Quorum];
 
 fn chain_of(row: &SqliteRow) -> Result<Chain> {
     let row = Columns(row);
@@ -82,6 +80,17 @@ pub(super) async fn chains(db: &mut Db) -> Result<Vec<Chain>> {
         .iter()
         .map(chain_of)
         .collect()
+}
+
+pub(super) async fn active_heads(db: &mut Db) -> Result<Vec<(Chain, Hop)>> {
+    let sql = "SELECT * FROM chains WHERE state = 'Active' ORDER BY created_us, id";
+    let chains = query(sql).fetch_all(&mut *db).await?;
+    let sql = "SELECT h.* FROM chains c
+        JOIN hops h ON h.chain_id = c.id AND h.generation = c.generation AND h.hop = c.head
+        WHERE c.state = 'Active' ORDER BY c.created_us, c.id";
+    let hops = query(sql).fetch_all(db).await?;
+    let pair = |(chain, hop): (&SqliteRow, &SqliteRow)| Ok((chain_of(chain)?, hop_of(hop)?));
+    chains.iter().zip(&hops).map(pair).collect()
 }
 
 pub(super) async fn insert_chain(db: &mut Db, chain: &Chain, new: &NewChain) -> Result<()> {
@@ -287,114 +296,6 @@ pub(super) async fn put_hop(db: &mut Db, hop: &Hop) -> Result<()> {
         .bind(hop.not_before.map(|at| at.micros()))
         .bind(hop.reopened)
         .bind(hop.since.micros())
-        .execute(db)
-        .await?;
-    Ok(())
-}
-
-pub(super) async fn archive(db: &mut Db, chain: ChainId) -> Result<Vec<ArchiveRow>> {
-    let sql = "SELECT * FROM archive WHERE chain_id = ? ORDER BY position";
-    let rows = query(sql).bind(chain.to_vec()).fetch_all(&mut *db).await?;
-    let mut archive = Vec::with_capacity(rows.len());
-    for row in &rows {
-        let row = Columns(row);
-        archive.push(ArchiveRow {
-            chain: row.bytes("chain_id")?,
-            position: row.long("position")?,
-            generation: row.short("generation")?,
-            hop: row.short("hop")?,
-            digest: row.bytes("digest")?,
-            method: row.named("method", &METHODS, Method::name)?,
-            attempts: Vec::new(),
-            at: row.time("at_us")?,
-            previous: row.bytes("previous")?,
-            hash: row.bytes("hash")?,
-        });
-    }
-    let sql = "SELECT position, attempt_id FROM archive_attempts WHERE chain_id = ?
-        ORDER BY position, attempt_id";
-    for row in &query(sql).bind(chain.to_vec()).fetch_all(db).await? {
-        let row = Columns(row);
-        let position = usize::try_from(row.long("position")?).unwrap_or(usize::MAX);
-        let entry = archive.get_mut(position);
-        let entry = entry.ok_or_else(|| damaged("position", position))?;
-        entry.attempts.push(row.bytes("attempt_id")?);
-    }
-    Ok(archive)
-}
-
-pub(super) async fn archive_tip(db: &mut Db, chain: ChainId) -> Result<Option<(u64, Digest)>> {
-    let sql = "SELECT position, hash FROM archive WHERE chain_id = ?
-        ORDER BY position DESC LIMIT 1";
-    let row = query(sql).bind(chain.to_vec()).fetch_optional(db).await?;
-    let Some(row) = row else { return Ok(None) };
-    Ok(Some((
-        Columns(&row).long("position")?,
-        Columns(&row).bytes("hash")?,
-    )))
-}
-
-pub(super) async fn insert_archive(db: &mut Db, row: &ArchiveRow) -> Result<()> {
-    let sql = "INSERT INTO archive (chain_id, position, generation, hop, digest, method, at_us,
-        previous, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
-    query(sql)
-        .bind(row.chain.to_vec())
-        .bind(int(row.position))
-        .bind(row.generation)
-        .bind(row.hop)
-        .bind(row.digest.to_vec())
-        .bind(row.method.name())
-        .bind(row.at.micros())
-        .bind(row.previous.to_vec())
-        .bind(row.hash.to_vec())
-        .execute(&mut *db)
-        .await?;
-    for attempt in &row.attempts {
-        let sql = "INSERT INTO archive_attempts (chain_id, position, attempt_id) VALUES (?, ?, ?)";
-        let insert = query(sql).bind(row.chain.to_vec()).bind(int(row.position));
-        insert.bind(attempt.to_vec()).execute(&mut *db).await?;
-    }
-    Ok(())
-}
-
-pub(super) async fn accuracies(
-    db: &mut Db,
-    chain: ChainId,
-    generation: u32,
-) -> Result<Vec<Accuracy>> {
-    let sql = "SELECT * FROM accuracies WHERE chain_id = ? AND generation = ? ORDER BY hop";
-    let rows = query(sql)
-        .bind(chain.to_vec())
-        .bind(generation)
-        .fetch_all(db)
-        .await?;
-    let accuracy = |row| {
-        let row = Columns(row);
-        Ok(Accuracy {
-            hop: row.short("hop")?,
-            max_err_over_f: row.real("max_err_over_f")?,
-            worst_rel_rms: row.real("worst_rel_rms")?,
-        })
-    };
-    rows.iter().map(accuracy).collect()
-}
-
-pub(super) async fn put_accuracy(
-    db: &mut Db,
-    chain: ChainId,
-    generation: u32,
-    given: Accuracy,
-) -> Result<()> {
-    let sql = "INSERT INTO accuracies (chain_id, generation, hop, max_err_over_f, worst_rel_rms)
-        VALUES (?, ?, ?, ?, ?)
-        ON CONFLICT (chain_id, generation, hop) DO UPDATE SET
-            max_err_over_f = excluded.max_err_over_f, worst_rel_rms = excluded.worst_rel_rms";
-    query(sql)
-        .bind(chain.to_vec())
-        .bind(generation)
-        .bind(given.hop)
-        .bind(given.max_err_over_f)
-        .bind(given.worst_rel_rms)
         .execute(db)
         .await?;
     Ok(())

@@ -1,5 +1,6 @@
 //! Rows in one SQLite file: WAL, synchronous=FULL, foreign keys, one writer.
 
+mod archive;
 mod chains;
 mod people;
 mod rows;

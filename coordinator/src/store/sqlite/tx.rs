@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use cipherhop_proto::{AccountId, AttemptId, ChainId, DeviceId, Digest, Nonce, TokenId, UploadId};
 use sqlx::{Sqlite, Transaction};
 
-use super::{chains, people, work};
+use super::{archive, chains, people, work};
 use crate::domain::attempt::Attempt;
 use crate::domain::chain::{Chain, NewChain};
 use crate::domain::event::{Event, NewEvent};
@@ -127,6 +127,10 @@ impl Tx for SqliteTx {
         chains::chains(&mut self.0).await
     }
 
+    async fn active_heads(&mut self) -> Result<Vec<(Chain, Hop)>> {
+        chains::active_heads(&mut self.0).await
+    }
+
     async fn insert_chain(&mut self, chain: &Chain, new: &NewChain) -> Result<()> {
         chains::insert_chain(&mut self.0, chain, new).await
     }
@@ -201,15 +205,15 @@ impl Tx for SqliteTx {
     }
 
     async fn archive(&mut self, chain: ChainId) -> Result<Vec<ArchiveRow>> {
-        chains::archive(&mut self.0, chain).await
+        archive::archive(&mut self.0, chain).await
     }
 
     async fn archive_tip(&mut self, chain: ChainId) -> Result<Option<(u64, Digest)>> {
-        chains::archive_tip(&mut self.0, chain).await
+        archive::archive_tip(&mut self.0, chain).await
     }
 
     async fn insert_archive(&mut self, row: &ArchiveRow) -> Result<()> {
-        chains::insert_archive(&mut self.0, row).await
+        archive::insert_archive(&mut self.0, row).await
     }
 
     async fn insert_credit(
@@ -226,7 +230,7 @@ impl Tx for SqliteTx {
     }
 
     async fn accuracies(&mut self, chain: ChainId, generation: u32) -> Result<Vec<Accuracy>> {
-        chains::accuracies(&mut self.0, chain, generation).await
+        archive::accuracies(&mut self.0, chain, generation).await
     }
 
     async fn put_accuracy(
@@ -235,7 +239,7 @@ impl Tx for SqliteTx {
         generation: u32,
         figures: Accuracy,
     ) -> Result<()> {
-        chains::put_accuracy(&mut self.0, chain, generation, figures).await
+        archive::put_accuracy(&mut self.0, chain, generation, figures).await
     }
 
     async fn append_event(
