@@ -127,8 +127,10 @@ impl From<tonic::Status> for ClientError {
             .get_details_error_info()
             .map(|info| info.reason)
             .unwrap_or_default();
-        if reason_name.is_empty() && std::error::Error::source(&status).is_some() {
-            return ClientError::Unreachable(chain(&status));
+        if reason_name.is_empty()
+            && let Some(cause) = std::error::Error::source(&status)
+        {
+            return ClientError::Unreachable(chain(cause));
         }
         ClientError::Refused(Refusal {
             code: status.code(),
