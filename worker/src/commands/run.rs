@@ -34,10 +34,16 @@ pub(super) async fn run(context: &Context, options: Run) -> Result<(), WorkerErr
         context.stop.clone(),
     )?;
     let (folder, threads) = (agent.folder.clone(), agent.options.threads);
-    let tested =
-        tokio::task::spawn_blocking(move || selftest::run_or_recall(&folder, threads)).await;
-    let tested =
-        tested.map_err(|_| WorkerError::Request("the self-test was broken off".into()))??;
+    let testing = tokio::task::spawn_blocking(move || selftest::run_or_recall(&folder, threads));
+    let tested = tokio::select! {
+        () = context.stop.cancelled() => {
+            return match options.once || options.until_done.is_some() {
+                true => Err(WorkerError::NotDone("stopped in the self-test".into())),
+                false => Ok(()),
+            };
+        }
+        tested = testing => tested.map_err(|_| WorkerError::Request("the self-test was broken off".into()))??,
+    };
     agent.golden = Some(tested.check()?);
     let mut goal = if options.once {
         Goal::Once
