@@ -1,6 +1,8 @@
 //! Bootstrapping end to end, with its precision. The ignored tests are the measurements:
 //! `cargo test --release -p cipherhop-owner --test bootstrap -- --ignored --nocapture measure_n14`.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use cipherhop_ckks::*;

@@ -1,6 +1,6 @@
 //! What the engine tests share: a seeded owner with keys.
 
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use cipherhop_ckks::*;
 use cipherhop_owner::{Cryptor, EvalKeyGen, SecretKey};
