@@ -27,7 +27,7 @@ impl Process {
         let mut child = Command::new(PROGRAM)
             .args(["serve", "--listen", "127.0.0.1:0", "--data"])
             .arg(data)
-            .env("RUST_LOG", "debug")
+            .env("RUST_LOG", "trace")
             .stdout(Stdio::piped())
             .stderr(
                 std::fs::OpenOptions::new()

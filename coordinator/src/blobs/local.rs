@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use cipherhop_proto::Digest;
 use futures::future::BoxFuture;
 
+use super::append::{LocalAppender, Slot, blocking, lock};
 use super::partial::{self, Partial, sync_dir};
 use super::{
     Appender, BlobError, BlobReader, BlobStore, Opened, StorageLimit, UploadKey, check_range, io,
@@ -54,35 +55,6 @@ struct Ledger {
     /// Declared size of each open upload, bytes.
     promised: HashMap<UploadKey, u64>,
     active: HashMap<UploadKey, Arc<Slot>>,
-}
-
-/// One upload in memory. The generation says who may write: opening or appending anew cuts off older streams.
-#[derive(Default)]
-struct Slot {
-    state: Mutex<SlotState>,
-}
-
-#[derive(Default)]
-struct SlotState {
-    generation: u64,
-    partial: Option<Partial>,
-}
-
-/// A panic while holding one of these locks leaves no half-made state behind: every file operation is resumable.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, BlobError> + Send + 'static,
-) -> Result<T, BlobError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(e) => Err(BlobError::Io {
-            action: "run a storage task",
-            source: std::io::Error::other(e),
-        }),
-    }
 }
 
 impl LocalBlobs {
@@ -316,64 +288,6 @@ impl Inner {
         let _ = fs::remove_file(state);
         let _ = fs::remove_file(part);
         lock(&self.ledger).promised.remove(&id);
-    }
-}
-
-struct LocalAppender {
-    slot: Arc<Slot>,
-    generation: u64,
-}
-
-impl LocalAppender {
-    fn with<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut Partial) -> Result<T, BlobError> + Send + 'static,
-    ) -> BoxFuture<'_, Result<T, BlobError>> {
-        let (slot, generation) = (self.slot.clone(), self.generation);
-        Box::pin(blocking(move || {
-            let mut state = lock(&slot.state);
-            let current = state.generation == generation;
-            match &mut state.partial {
-                Some(partial) if current => work(partial),
-                _ => Err(BlobError::TakenOver),
-            }
-        }))
-    }
-}
-
-impl Appender for LocalAppender {
-    fn write(&mut self, data: Vec<u8>) -> BoxFuture<'_, Result<(), BlobError>> {
-        self.with(move |partial| {
-            let got = partial.written.saturating_add(data.len() as u64);
-            if got > partial.size {
-                return Err(BlobError::TooLong {
-                    declared: partial.size,
-                    got,
-                });
-            }
-            partial.write(&data).map_err(|e| match e.kind() {
-                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => BlobError::StorageFull {
-                    needed: data.len() as u64,
-                    available: 0,
-                    limit: StorageLimit::DiskHeadroom,
-                },
-                _ => io("write an upload")(e),
-            })
-        })
-    }
-
-    fn commit(&mut self) -> BoxFuture<'_, Result<u64, BlobError>> {
-        self.with(|partial| partial.commit().map_err(io("make an upload durable")))
-    }
-}
-
-impl Drop for LocalAppender {
-    /// Closes the files of an idle upload.
-    fn drop(&mut self) {
-        let mut state = lock(&self.slot.state);
-        if state.generation == self.generation {
-            state.partial = None;
-        }
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use cipherhop_proto::Digest;
 use futures::future::BoxFuture;
 
+mod append;
 mod local;
 mod partial;
 mod reader;

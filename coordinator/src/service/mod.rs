@@ -18,6 +18,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::store::Store;
 
+mod access;
 mod admin;
 mod authorize;
 mod blob;
@@ -28,6 +29,7 @@ mod parse;
 mod recent;
 mod verify;
 mod volunteer;
+mod watch;
 
 /// What every service needs.
 #[derive(Clone)]

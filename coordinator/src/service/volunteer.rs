@@ -7,7 +7,7 @@ use cipherhop_proto::v1::volunteer_service_server::VolunteerService;
 use cipherhop_proto::v1::{
     self, acquire_response::Answer, sync_response::Directive as WireDirective,
 };
-use cipherhop_proto::{AttemptId, DeviceId, Digest, PROTOCOL_RANGE, Reason, TokenId};
+use cipherhop_proto::{AttemptId, DeviceId, PROTOCOL_RANGE, Reason, TokenId};
 use tokio::time::{Instant, timeout_at};
 use tonic::{Request, Response, Status};
 
@@ -408,16 +408,5 @@ impl Core {
                 Err(unsound) => (OutputCheck::Malformed(unsound.reason), unsound.detail),
             },
         )
-    }
-}
-
-/// A digest as the claim names it, with the size it must have.
-pub(super) fn claimed(claim: &Claim, digest: Digest) -> Option<u64> {
-    if digest == claim.output {
-        Some(claim.output_size)
-    } else if digest == claim.trace {
-        Some(claim.trace_size)
-    } else {
-        None
     }
 }

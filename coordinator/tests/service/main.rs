@@ -1,0 +1,11 @@
+//! The services over a real socket, with SQLite and a local blob folder.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod access;
+mod chains;
+mod results;
+mod uploads;
+mod watch;
