@@ -232,3 +232,47 @@ proptest! {
         prop_assert_eq!(bench.chain.state, ChainState::Completed);
     }
 }
+
+#[test]
+fn the_random_steps_reach_every_attempt_state_and_every_end_of_a_hop() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+
+    let mut runner = TestRunner::deterministic();
+    let (mut attempts, mut hops) = (BTreeSet::new(), BTreeSet::new());
+    for _ in 0..600 {
+        let start = bench::start().new_tree(&mut runner).unwrap().current();
+        let steps = steps(120).new_tree(&mut runner).unwrap().current();
+        play(start, steps, |_, after, _| {
+            attempts.extend(after.attempts.iter().map(|attempt| attempt.state.name()));
+            hops.extend(after.hops.iter().map(|hop| match hop.state {
+                HopState::Stuck(reason) => reason.as_str(),
+                state => state.name(),
+            }));
+            hops.extend(
+                after
+                    .archive
+                    .iter()
+                    .map(|(_, accepted)| accepted.method.name()),
+            );
+        });
+    }
+    for state in AttemptState::ALL {
+        assert!(
+            attempts.contains(state.name()),
+            "{} is never reached",
+            state.name()
+        );
+    }
+    let ends = ["Verified", "Cancelled", "Quorum", "Archive"];
+    let stuck = [
+        Reason::ComputeBudget,
+        Reason::DisconnectBudget,
+        Reason::MismatchBudget,
+        Reason::QuorumDisagrees,
+        Reason::ArchiveSuspect,
+    ];
+    for end in ends.into_iter().chain(stuck.map(Reason::as_str)) {
+        assert!(hops.contains(end), "{end} is never reached, only {hops:?}");
+    }
+}

@@ -77,7 +77,8 @@ fn account(number: u8) -> AccountId {
 }
 
 pub fn start() -> impl Strategy<Value = Bench> {
-    (2u32..4, proptest::option::of(0u8..2)).prop_map(|(quorum, archived)| {
+    let budgets = (1u32..4, 1u32..8, 1u32..6);
+    (2u32..4, proptest::option::of(0u8..2), budgets).prop_map(|(quorum, archived, budgets)| {
         let now = Timestamp::from_micros(1_790_000_000_000_000);
         let chain = Chain {
             id: ChainId::from_bytes([1; 16]),
@@ -89,6 +90,9 @@ pub fn start() -> impl Strategy<Value = Bench> {
             generation: 0,
             policy: Policy {
                 quorum,
+                compute_budget: budgets.0,
+                disconnect_budget: budgets.1,
+                mismatch_budget: budgets.2,
                 ..Policy::default()
             },
             spec: ChainSpec {
