@@ -13,4 +13,4 @@ while (($#)); do
     *) prompt=$1; shift ;;
   esac
 done
-exec "$here/local-chain.sh" --params n11-INSECURE --builtin "tiny-$shape" --prompt "$prompt" "${args[@]}"
+exec "$here/local-chain.sh" --params n11-INSECURE --model "tiny-$shape" --tokens 3 --prompt "$prompt" "${args[@]}"

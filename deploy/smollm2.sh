@@ -40,4 +40,4 @@ PY
   trap - EXIT
   check || { echo "smollm2.sh: $gguf does not have the expected SHA-256; delete it and try again" >&2; exit 1; }
 fi
-exec "$here/local-chain.sh" --params n14-INSECURE --gguf "$gguf" --prompt "$prompt" "${args[@]}"
+exec "$here/local-chain.sh" --params n14-INSECURE --model "$gguf" --sha256 "$sha256" --tokens 3 --prompt "$prompt" "${args[@]}"
