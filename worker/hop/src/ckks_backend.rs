@@ -114,7 +114,7 @@ impl Backend for Ckks {
     ) -> Result<Ciphertext, HopError> {
         let mut linear = LinearMap::new(map.block);
         linear.n1 = map.n1;
-        linear.diagonals = map.diagonals(i64::MIN, i64::MAX, weight);
+        linear.diagonals = map.diagonals(weight);
         Ok(self.ev.linear(a, &linear)?)
     }
 

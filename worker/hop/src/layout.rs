@@ -289,6 +289,11 @@ impl Layout {
         baby_steps(self.d)
     }
 
+    /// Steps that a linear map is cut into, so that none takes long on a large ring.
+    pub fn map_parts(&self) -> usize {
+        (self.slots / 4096).clamp(1, 4)
+    }
+
     fn vector_map(&self, rows: Vec<Row>, copies: usize) -> LinearSpec {
         LinearSpec {
             block: self.block,
@@ -298,6 +303,7 @@ impl Layout {
             stride: self.d,
             copies,
             pair: None,
+            range: None,
         }
     }
 
@@ -355,6 +361,7 @@ impl Layout {
             stride: 1,
             copies: 1,
             pair: None,
+            range: None,
         }
         .paired()
     }

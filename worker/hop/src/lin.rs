@@ -38,6 +38,8 @@ pub struct LinearSpec {
     /// If set, the map acts on x + i*rot(x, h) and carries diagonal r + h as -i times its weight on r;
     /// only real parts of the result mean anything.
     pub pair: Option<i64>,
+    /// If set, only these diagonals: a part of a map that is computed in several steps.
+    pub range: Option<(i64, i64)>,
 }
 
 impl LinearSpec {
@@ -81,14 +83,16 @@ impl LinearSpec {
     /// Diagonals in use, ascending.
     pub fn rotations(&self) -> Vec<i64> {
         let set = self.raw_rotations();
+        let (lo, hi) = self.range.unwrap_or((i64::MIN, i64::MAX));
+        let inside = |r: &i64| (lo..hi).contains(r);
         match self.fold() {
-            None => set.into_iter().collect(),
+            None => set.into_iter().filter(inside).collect(),
             Some((h, cut)) => {
                 let folded: BTreeSet<i64> = set
                     .into_iter()
                     .map(|r| if r >= cut { r - h } else { r })
                     .collect();
-                folded.into_iter().collect()
+                folded.into_iter().filter(inside).collect()
             }
         }
     }
@@ -108,14 +112,27 @@ impl LinearSpec {
         out
     }
 
-    /// The diagonals r with lo <= r < hi, at output positions: y[p] += D_r[p] * x[p + r].
+    /// Splits the giant steps into up to `count` consecutive ranges of about equal size. The results of the parts
+    /// add up to the result of the map.
+    pub fn parts(&self, count: usize) -> Vec<LinearSpec> {
+        let n1 = self.n1 as i64;
+        let giants: BTreeSet<i64> = self.rotations().iter().map(|r| r.div_euclid(n1)).collect();
+        let giants: Vec<i64> = giants.into_iter().collect();
+        let size = giants.len().div_ceil(count.max(1)).max(1);
+        let part = |g: &[i64]| LinearSpec {
+            range: Some((g[0] * n1, (g[g.len() - 1] + 1) * n1)),
+            ..self.clone()
+        };
+        giants.chunks(size).map(part).collect()
+    }
+
+    /// The diagonals, at output positions: y[p] += D_r[p] * x[p + r].
     pub fn diagonals(
         &self,
-        lo: i64,
-        hi: i64,
         weight: &(dyn Fn(usize, usize) -> Complex + Sync),
     ) -> BTreeMap<i64, Vec<Complex>> {
         let fold = self.fold();
+        let (lo, hi) = self.range.unwrap_or((i64::MIN, i64::MAX));
         let mut wanted: BTreeMap<i64, Vec<(usize, usize, usize, bool)>> = BTreeMap::new();
         for row in &self.rows {
             for k in row.first..(row.first + row.count).min(self.inputs.len()) {

@@ -223,7 +223,7 @@ impl Backend for Sim {
         weight: &(dyn Fn(usize, usize) -> Complex + Sync),
     ) -> Result<SimCt, HopError> {
         let mut out = vec![Complex::ZERO; self.slots];
-        for (r, d) in map.diagonals(i64::MIN, i64::MAX, weight) {
+        for (r, d) in map.diagonals(weight) {
             let x = self.turn(&a.slots, r);
             for (p, y) in out.iter_mut().enumerate() {
                 *y = *y + d[p % map.block] * x[p];

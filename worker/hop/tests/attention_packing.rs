@@ -41,7 +41,13 @@ fn check(o: &Options) {
         f64::from(kv[(j * lay.kv_heads + lay.kv_of(h)) * hd + i])
     };
     let level = c.levels.values - 1;
-    let s = circuit.exec(&sim, &Op::Scores, &[place(&q, 0, level), place(&k, 1, level)]).unwrap();
+    let s = circuit
+        .exec(
+            &sim,
+            &Op::Scores,
+            &[place(&q, 0, level), place(&k, 1, level)],
+        )
+        .unwrap();
     let first = lay.first_public();
     for t in 0..tokens {
         for h in 0..heads {
@@ -50,11 +56,18 @@ fn check(o: &Options) {
                 let key = &k[(t - delta) * d + h * hd..][..hd];
                 let want: f64 = query.iter().zip(key).map(|(a, b)| a * b).sum();
                 let got = s[0].slots[t * lay.block + delta * d + h * hd].re;
-                assert!((got - want).abs() < 1e-9, "token {t} head {h} delta {delta}");
+                assert!(
+                    (got - want).abs() < 1e-9,
+                    "token {t} head {h} delta {delta}"
+                );
             }
             for j in first..prefix {
                 let key = |i| {
-                    let base = if first == 1 { public(&c.weights.pub_k, 0, h, i) } else { 0.0 };
+                    let base = if first == 1 {
+                        public(&c.weights.pub_k, 0, h, i)
+                    } else {
+                        0.0
+                    };
                     public(&c.weights.pub_k, j, h, i) - base
                 };
                 let want: f64 = query.iter().enumerate().map(|(i, a)| a * key(i)).sum();
@@ -69,9 +82,13 @@ fn check(o: &Options) {
         let inside = copy == 0 && i < lay.leaf_lanes() && lay.leaf_valid(t, i);
         Complex::real(if inside { p(t, h, i) } else { 0.0 })
     });
-    let spread = circuit.exec(&sim, &Op::Spread, &[sim.input(lanes, c.levels.values + 1)]).unwrap();
+    let spread = circuit
+        .exec(&sim, &Op::Spread, &[sim.input(lanes, c.levels.values + 1)])
+        .unwrap();
     let values = place(&v, 0, c.levels.values);
-    let out = circuit.exec(&sim, &Op::Values, &[spread[0].clone(), values]).unwrap();
+    let out = circuit
+        .exec(&sim, &Op::Values, &[spread[0].clone(), values])
+        .unwrap();
     for t in 0..tokens {
         for j in 0..d {
             let (h, i) = (j / hd, j % hd);
@@ -86,7 +103,10 @@ fn check(o: &Options) {
             }
             for copy in 0..2 {
                 let got = out[0].slots[t * lay.block + copy * d + j];
-                assert!((got.re - want).abs() < 1e-9 && got.im.abs() < 1e-9, "token {t} entry {j}");
+                assert!(
+                    (got.re - want).abs() < 1e-9 && got.im.abs() < 1e-9,
+                    "token {t} entry {j}"
+                );
             }
         }
     }
@@ -97,7 +117,10 @@ fn check(o: &Options) {
 fn scores_and_values_of_tiny_heads_are_where_they_belong() {
     for qk_norm in [false, true] {
         check(&tiny(qk_norm));
-        check(&Options { prefix: 3, ..tiny(qk_norm) });
+        check(&Options {
+            prefix: 3,
+            ..tiny(qk_norm)
+        });
     }
 }
 
@@ -105,6 +128,9 @@ fn scores_and_values_of_tiny_heads_are_where_they_belong() {
 fn scores_and_values_of_smollm2_heads_are_where_they_belong() {
     check(&smol(8192, 3));
     for tokens in [6, 7] {
-        check(&Options { norm_degree: 63, ..smol(32768, tokens) });
+        check(&Options {
+            norm_degree: 63,
+            ..smol(32768, tokens)
+        });
     }
 }

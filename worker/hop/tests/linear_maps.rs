@@ -27,12 +27,21 @@ impl Check {
     }
 
     /// Applies `map` with random weights to random tokens; returns (error at rows, leak elsewhere).
-    fn run(&mut self, map: &LinearSpec, outputs: usize, place: impl Fn(usize) -> Vec<usize>) -> (f64, f64) {
+    fn run(
+        &mut self,
+        map: &LinearSpec,
+        outputs: usize,
+        place: impl Fn(usize) -> Vec<usize>,
+    ) -> (f64, f64) {
         let lay = self.layout.clone();
         let inputs = map.inputs.len();
         let w: Vec<Complex> = (0..outputs * inputs)
             .map(|_| {
-                let im = if map.pair.is_some() { 0.0 } else { self.rng.normal() };
+                let im = if map.pair.is_some() {
+                    0.0
+                } else {
+                    self.rng.normal()
+                };
                 Complex::new(self.rng.normal(), im)
             })
             .collect();
@@ -41,7 +50,8 @@ impl Check {
         for t in 0..lay.tokens {
             for k in 0..inputs {
                 for c in 0..map.copies {
-                    slots[t * lay.block + map.inputs[k] + c * map.stride] = Complex::real(x[t * inputs + k]);
+                    slots[t * lay.block + map.inputs[k] + c * map.stride] =
+                        Complex::real(x[t * inputs + k]);
                 }
             }
         }
@@ -50,22 +60,32 @@ impl Check {
             None => x_in,
             Some(h) => {
                 let turned = self.sim.rotate(&x_in, h).unwrap();
-                self.sim.add(&x_in, &self.sim.mul_i(&turned).unwrap()).unwrap()
+                self.sim
+                    .add(&x_in, &self.sim.mul_i(&turned).unwrap())
+                    .unwrap()
             }
         };
-        let y = self.sim.linear(&x_in, map, &|out, k| w[out * inputs + k]).unwrap();
+        let y = self
+            .sim
+            .linear(&x_in, map, &|out, k| w[out * inputs + k])
+            .unwrap();
         let mut want = vec![Complex::ZERO; lay.slots];
         for t in 0..lay.tokens {
             for row in &map.rows {
-                let sum = (row.first..row.first + row.count)
-                    .fold(Complex::ZERO, |s, k| s + w[row.out * inputs + k].scale(x[t * inputs + k]));
+                let sum = (row.first..row.first + row.count).fold(Complex::ZERO, |s, k| {
+                    s + w[row.out * inputs + k].scale(x[t * inputs + k])
+                });
                 want[t * lay.block + row.pos] = sum;
             }
         }
         let rows: std::collections::BTreeSet<usize> = (0..outputs).flat_map(&place).collect();
         let (mut error, mut leak) = (0.0f64, 0.0f64);
         for (p, (a, b)) in y.slots.iter().zip(&want).enumerate() {
-            let far = if map.pair.is_some() { (a.re - b.re).abs() } else { (*a - *b).abs() };
+            let far = if map.pair.is_some() {
+                (a.re - b.re).abs()
+            } else {
+                (*a - *b).abs()
+            };
             if rows.contains(&(p % lay.block)) {
                 error = error.max(far);
             } else {
@@ -83,7 +103,9 @@ impl Check {
         let units = lay.clone();
         let gate = self.run(&lay.gate_up_map(), lay.mlp, |u| vec![units.unit_pos(u)]);
         let groups = lay.groups;
-        let down = self.run(&lay.down_map(), d, |j| (0..groups).map(|g| g * d + j).collect());
+        let down = self.run(&lay.down_map(), d, |j| {
+            (0..groups).map(|g| g * d + j).collect()
+        });
         println!(
             "B={}: qkv {}, o {}, gate/up {}, down {} diagonals ({} groups of {} units every {})",
             lay.block,

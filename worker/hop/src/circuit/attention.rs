@@ -5,6 +5,7 @@ use cipherhop_ckks::Complex;
 use super::{Circuit, one};
 use crate::backend::{Backend, Poly, horner, span_sum};
 use crate::error::HopError;
+use crate::lin::LinearSpec;
 
 impl Circuit<'_> {
     fn expanded(&self, kv: &[f32], head: usize, lane: usize, token: usize) -> f64 {
@@ -13,7 +14,7 @@ impl Circuit<'_> {
         f64::from(kv[row])
     }
 
-    pub(super) fn qkv<B: Backend>(&self, b: &B, h: &B::Ct) -> Result<B::Ct, HopError> {
+    pub(super) fn qkv<B: Backend>(&self, b: &B, part: usize, h: &B::Ct) -> Result<B::Ct, HopError> {
         let (lay, w) = (self.layout, self.weights);
         let d = lay.d;
         // Half of everything: the split adds the conjugate.
@@ -26,15 +27,20 @@ impl Circuit<'_> {
                 Complex::real(0.5 * f64::from(w.k[row_of(out - d) * d + k]))
             }
         };
-        b.linear(h, &lay.qkv_map(), &weight)
+        b.linear(h, &self.part(lay.qkv_map(), part)?, &weight)
     }
 
     /// Query in block 0, key in block 1, value in block 0; with q/k norm also both mean squares in leaf lanes.
-    pub(super) fn split_heads<B: Backend>(&self, b: &B, z: &B::Ct) -> Result<Vec<B::Ct>, HopError> {
+    pub(super) fn split_heads<B: Backend>(
+        &self,
+        b: &B,
+        z: &[B::Ct],
+    ) -> Result<Vec<B::Ct>, HopError> {
         let (lay, w) = (self.layout, self.weights);
-        let zc = b.conj(z)?;
-        let r = b.add(z, &zc)?;
-        let v = b.mul_i(&b.sub(&zc, z)?)?;
+        let z = self.sum(b, z)?;
+        let zc = b.conj(&z)?;
+        let r = b.add(&z, &zc)?;
+        let v = b.mul_i(&b.sub(&zc, &z)?)?;
         let v0 = lay.lanes_complex(|_, c, h, i| {
             Complex::real(if c == 0 {
                 -self.expanded(&w.pub_v, h, i, 0)
@@ -307,15 +313,33 @@ impl Circuit<'_> {
         span_sum(b, &o, -d, 2)
     }
 
-    /// Output product in units of its bound, in all copies.
-    pub(super) fn out<B: Backend>(&self, b: &B, a: &B::Ct) -> Result<B::Ct, HopError> {
+    /// A part of the output product in units of its bound.
+    pub(super) fn out<B: Backend>(&self, b: &B, part: usize, a: &B::Ct) -> Result<B::Ct, HopError> {
         let (lay, w) = (self.layout, self.weights);
-        let map = lay.o_map();
+        let map = self.part(lay.o_map(), part)?;
         let x = self.paired(b, a, &map)?;
         let unit = 1.0 / self.plan.o;
         let weight = |out: usize, k: usize| Complex::real(unit * f64::from(w.o[out * lay.d + k]));
-        let y = b.linear(&x, &map, &weight)?;
-        span_sum(b, &y, -(lay.d as i64), lay.copies)
+        b.linear(&x, &map, &weight)
+    }
+
+    /// Sum of the parts, in all copies.
+    pub(super) fn copies<B: Backend>(&self, b: &B, parts: &[B::Ct]) -> Result<B::Ct, HopError> {
+        let y = self.sum(b, parts)?;
+        span_sum(b, &y, -(self.layout.d as i64), self.layout.copies)
+    }
+
+    /// Part number `part` of a map.
+    pub(super) fn part(&self, map: LinearSpec, part: usize) -> Result<LinearSpec, HopError> {
+        map.parts(self.layout.map_parts())
+            .into_iter()
+            .nth(part)
+            .ok_or_else(|| HopError::Internal("no such part of a map".into()))
+    }
+
+    /// Sum of ciphertexts.
+    pub(super) fn sum<B: Backend>(&self, b: &B, parts: &[B::Ct]) -> Result<B::Ct, HopError> {
+        horner(b, parts, 0)
     }
 
     /// x + i*rot(x, h) for a paired map.
@@ -323,7 +347,7 @@ impl Circuit<'_> {
         &self,
         b: &B,
         x: &B::Ct,
-        map: &crate::lin::LinearSpec,
+        map: &LinearSpec,
     ) -> Result<B::Ct, HopError> {
         match map.pair {
             None => Ok(x.clone()),

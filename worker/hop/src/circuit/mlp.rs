@@ -7,17 +7,29 @@ use crate::backend::{Backend, Poly, span_sum};
 use crate::error::HopError;
 
 impl Circuit<'_> {
-    /// Gate on [-1, 1] of its interval (real) and up in units of its bound (imaginary).
-    pub(super) fn gate_up<B: Backend>(&self, b: &B, h: &B::Ct) -> Result<B::Ct, HopError> {
+    /// A part of the product: gate in units of half its interval (real), up in units of its bound (imaginary).
+    pub(super) fn gate_up<B: Backend>(
+        &self,
+        b: &B,
+        part: usize,
+        h: &B::Ct,
+    ) -> Result<B::Ct, HopError> {
         let (lay, w) = (self.layout, self.weights);
         let d = lay.d;
-        let (a, c) = self.plan.silu.affine();
+        let (a, _) = self.plan.silu.affine();
         let up = 1.0 / self.plan.up;
         let weight = |unit: usize, k: usize| {
             let (g, u) = (w.gate[unit * d + k], w.up[unit * d + k]);
             Complex::new(a * f64::from(g), up * f64::from(u))
         };
-        let y = b.linear(h, &lay.gate_up_map(), &weight)?;
+        b.linear(h, &self.part(lay.gate_up_map(), part)?, &weight)
+    }
+
+    /// Sum of the parts, with the middle of the gate's interval taken off.
+    pub(super) fn centre<B: Backend>(&self, b: &B, parts: &[B::Ct]) -> Result<B::Ct, HopError> {
+        let lay = self.layout;
+        let (_, c) = self.plan.silu.affine();
+        let y = self.sum(b, parts)?;
         let mut used = vec![false; lay.block];
         (0..lay.mlp).for_each(|u| used[lay.unit_pos(u)] = true);
         let y = b.add_plain(&y, &lay.per_token(|_, p| one(used[p]).scale(c)))?;
@@ -36,10 +48,15 @@ impl Circuit<'_> {
         b.mul(&silu[0], up)
     }
 
-    /// Partial MLP outputs, one row group per copy.
-    pub(super) fn down<B: Backend>(&self, b: &B, act: &B::Ct) -> Result<B::Ct, HopError> {
+    /// A part of the partial MLP outputs, one row group per copy.
+    pub(super) fn down<B: Backend>(
+        &self,
+        b: &B,
+        part: usize,
+        act: &B::Ct,
+    ) -> Result<B::Ct, HopError> {
         let (lay, w) = (self.layout, self.weights);
-        let map = lay.down_map();
+        let map = self.part(lay.down_map(), part)?;
         let x = self.paired(b, act, &map)?;
         let unit = self.plan.up / self.plan.down;
         let weight =
@@ -48,10 +65,11 @@ impl Circuit<'_> {
     }
 
     /// Sum of the row groups, in all copies.
-    pub(super) fn gather<B: Backend>(&self, b: &B, y: &B::Ct) -> Result<B::Ct, HopError> {
+    pub(super) fn gather<B: Backend>(&self, b: &B, parts: &[B::Ct]) -> Result<B::Ct, HopError> {
         let lay = self.layout;
         let d = lay.d as i64;
-        let sum = span_sum(b, y, d, lay.groups)?;
+        let y = self.sum(b, parts)?;
+        let sum = span_sum(b, &y, d, lay.groups)?;
         let first = b.mul_plain(&sum, &lay.per_block(|c, _, _| one(c == 0)))?;
         span_sum(b, &first, -d, lay.copies)
     }

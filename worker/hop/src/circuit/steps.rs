@@ -9,9 +9,9 @@ pub enum Op {
     NormStat(usize),
     /// Inverse square root, times the residual.
     NormApply(usize),
-    /// Query, key and value product.
-    Qkv,
-    /// Splits the product, applies RoPE, subtracts the public reference.
+    /// Part of the query, key and value product.
+    Qkv(usize),
+    /// Adds the parts, splits the product, applies RoPE, subtracts the public reference.
     Heads,
     /// Scores against private and public keys.
     Scores,
@@ -51,17 +51,21 @@ pub enum Op {
     Spread,
     /// Probabilities times values.
     Values,
-    /// Output product.
-    Out,
+    /// Part of the output product.
+    Out(usize),
+    /// Adds the parts and fills all copies.
+    Copies,
     /// Sum.
     Add,
-    /// Gate and up product.
-    GateUp,
+    /// Part of the gate and up product.
+    GateUp(usize),
+    /// Adds the parts and centres the gate on its interval.
+    Centre,
     /// silu(gate) * up.
     Act,
-    /// Down product.
-    Down,
-    /// Adds the row groups and fills all copies.
+    /// Part of the down product.
+    Down(usize),
+    /// Adds the parts and the row groups and fills all copies.
     Gather,
 }
 
@@ -90,6 +94,20 @@ impl List {
             reads: own(reads),
             writes: own(writes),
         });
+    }
+
+    /// The steps of a linear map; returns the registers of its parts.
+    fn parts(&mut self, name: &str, count: usize, op: fn(usize) -> Op, input: &str) -> Vec<String> {
+        let regs: Vec<String> = (1..=count).map(|i| format!("{name}-{i}")).collect();
+        for (i, reg) in regs.iter().enumerate() {
+            self.push(&format!("{name}.{}", i + 1), op(i), &[input], &[reg]);
+        }
+        regs
+    }
+
+    fn join(&mut self, name: &str, op: Op, parts: &[String], writes: &[&str]) {
+        let reads: Vec<&str> = parts.iter().map(String::as_str).collect();
+        self.push(name, op, &reads, writes);
     }
 
     fn boot(&mut self, name: &str, input: &str, outputs: &[(&str, f64)]) {
@@ -121,14 +139,16 @@ impl Circuit<'_> {
         let mut l = List::default();
         l.push("norm1.stat", Op::NormStat(0), &["x"], &["m1"]);
         l.push("norm1.apply", Op::NormApply(0), &["x", "m1"], &["h1"]);
-        l.push("qkv", Op::Qkv, &["h1"], &["qkv"]);
+        let lay = self.layout;
+        let count = |map: crate::lin::LinearSpec| map.parts(lay.map_parts()).len();
+        let qkv = l.parts("qkv", count(lay.qkv_map()), Op::Qkv, "h1");
         let qk = self.layout.qk_norm;
         let heads: &[&str] = if qk {
             &["q", "k", "v", "n"]
         } else {
             &["q", "k", "v"]
         };
-        l.push("heads", Op::Heads, &["qkv"], heads);
+        l.join("heads", Op::Heads, &qkv, heads);
         l.push("scores", Op::Scores, &["q", "k"], &["s"]);
         let scored: &[&str] = if qk { &["s", "n"] } else { &["s"] };
         l.push("leaves", Op::Leaves, scored, &["b2.in"]);
@@ -136,16 +156,18 @@ impl Circuit<'_> {
         self.tournament(&mut l);
         l.push("spread", Op::Spread, &["p"], &["ps"]);
         l.push("values", Op::Values, &["ps", "v"], &["a"]);
-        l.push("out", Op::Out, &["a"], &["b4.in"]);
+        let out = l.parts("out", count(lay.o_map()), Op::Out, "a");
+        l.join("out.sum", Op::Copies, &out, &["b4.in"]);
         l.boot("b4", "b4.in", &[("attn", self.plan.o / self.f)]);
         l.push("residual1", Op::Add, &["x", "attn"], &["x1"]);
         l.push("norm2.stat", Op::NormStat(1), &["x1"], &["m2"]);
         l.push("norm2.apply", Op::NormApply(1), &["x1", "m2"], &["h2"]);
-        l.push("gate-up", Op::GateUp, &["h2"], &["b5.in"]);
+        let gate = l.parts("gate-up", count(lay.gate_up_map()), Op::GateUp, "h2");
+        l.join("gate-up.sum", Op::Centre, &gate, &["b5.in"]);
         l.boot("b5", "b5.in", &[("gate", 1.0), ("up", 1.0)]);
         l.push("act", Op::Act, &["gate", "up"], &["act"]);
-        l.push("down", Op::Down, &["act"], &["d"]);
-        l.push("gather", Op::Gather, &["d"], &["boot.in"]);
+        let down = l.parts("down", count(lay.down_map()), Op::Down, "act");
+        l.join("down.sum", Op::Gather, &down, &["boot.in"]);
         l.boot("boot", "boot.in", &[("mlp", self.plan.down / self.f)]);
         l.push("residual2", Op::Add, &["x1", "mlp"], &["out"]);
         l.0
