@@ -291,7 +291,7 @@ impl Layout {
 
     /// Steps that a linear map is cut into, so that none takes long on a large ring.
     pub fn map_parts(&self) -> usize {
-        (self.slots / 4096).clamp(1, 4)
+        if self.slots > 8192 { 4 } else { 2 }
     }
 
     fn vector_map(&self, rows: Vec<Row>, copies: usize) -> LinearSpec {
