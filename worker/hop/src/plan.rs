@@ -209,7 +209,8 @@ const MOST_COEFFS: usize = 1024;
 
 impl Approx {
     fn check(&self, name: &str) -> Result<(), String> {
-        if !(self.lo < self.hi) {
+        let wide = self.hi - self.lo;
+        if !(wide.is_normal() && wide > 0.0) {
             return Err(format!("{name}: empty interval"));
         }
         check_coeffs(name, &self.coeffs)
