@@ -40,6 +40,8 @@ pub struct Layout {
     pub group_units: usize,
     /// Distance of two groups.
     pub group_stride: usize,
+    /// Steps of the query/key/value, output, gate/up and down maps.
+    pub map_parts: [usize; 4],
 }
 
 /// Model shape that a layout is made for.
@@ -151,6 +153,7 @@ impl Layout {
             groups: 1,
             group_units: mlp,
             group_stride: mlp,
+            map_parts: [1; 4],
         };
         let lanes = layout.leaf_lanes();
         shorter(
@@ -159,6 +162,13 @@ impl Layout {
             head_dim,
         )?;
         layout.choose_groups();
+        let maps = [
+            layout.qkv_map(),
+            layout.o_map(),
+            layout.gate_up_map(),
+            layout.down_map(),
+        ];
+        layout.map_parts = maps.map(|m| m.parts(layout.most_parts()).len());
         Ok(layout)
     }
 
@@ -289,8 +299,8 @@ impl Layout {
         baby_steps(self.d)
     }
 
-    /// Steps that a linear map is cut into, so that none takes long on a large ring.
-    pub fn map_parts(&self) -> usize {
+    /// Most steps that a linear map is cut into, so that none takes long on a large ring.
+    pub fn most_parts(&self) -> usize {
         if self.slots > 8192 { 4 } else { 2 }
     }
 

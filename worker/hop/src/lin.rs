@@ -43,10 +43,9 @@ pub struct LinearSpec {
 }
 
 impl LinearSpec {
-    /// Diagonal on which the row at `pos` reads an input at `first` (copies at multiples of the stride):
-    /// the one in [0, stride) if a copy allows it, else the one nearest to zero.
-    fn diagonal(&self, pos: usize, first: usize) -> i64 {
-        let base = first as i64 - pos as i64;
+    /// Diagonal for an input whose first copy lies `base` after the row: the one in [0, stride) if a copy allows
+    /// it, else the one nearest to zero.
+    fn diagonal(&self, base: i64) -> i64 {
         let stride = self.stride.max(1) as i64;
         let most = self.copies.saturating_sub(1) as i64;
         let wanted = (-base).div_euclid(stride) + i64::from((-base).rem_euclid(stride) != 0);
@@ -54,14 +53,20 @@ impl LinearSpec {
     }
 
     /// Diagonals before pairing, ascending.
-    fn raw_rotations(&self) -> BTreeSet<i64> {
-        let mut set = BTreeSet::new();
+    fn raw_rotations(&self) -> Vec<i64> {
+        // Few distances occur, many times each.
+        let reach = self.block as i64;
+        let mut distances = vec![false; 2 * self.block];
         for row in &self.rows {
             for &first in self.inputs.iter().skip(row.first).take(row.count) {
-                set.insert(self.diagonal(row.pos, first));
+                if let Some(seen) = distances.get_mut((first + self.block).wrapping_sub(row.pos)) {
+                    *seen = true;
+                }
             }
         }
-        set
+        let occurring = distances.iter().zip(-reach..).filter(|(seen, _)| **seen);
+        let set: BTreeSet<i64> = occurring.map(|(_, base)| self.diagonal(base)).collect();
+        set.into_iter().collect()
     }
 
     /// Halves the diagonals with complex weights (real maps whose imaginary output does not matter).
@@ -136,7 +141,7 @@ impl LinearSpec {
         let mut wanted: BTreeMap<i64, Vec<(usize, usize, usize, bool)>> = BTreeMap::new();
         for row in &self.rows {
             for k in row.first..(row.first + row.count).min(self.inputs.len()) {
-                let r = self.diagonal(row.pos, self.inputs[k]);
+                let r = self.diagonal(self.inputs[k] as i64 - row.pos as i64);
                 let (r, upper) = match fold {
                     Some((h, cut)) if r >= cut => (r - h, true),
                     _ => (r, false),

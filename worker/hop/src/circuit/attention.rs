@@ -331,7 +331,7 @@ impl Circuit<'_> {
 
     /// Part number `part` of a map.
     pub(super) fn part(&self, map: LinearSpec, part: usize) -> Result<LinearSpec, HopError> {
-        map.parts(self.layout.map_parts())
+        map.parts(self.layout.most_parts())
             .into_iter()
             .nth(part)
             .ok_or_else(|| HopError::Internal("no such part of a map".into()))

@@ -139,9 +139,8 @@ impl Circuit<'_> {
         let mut l = List::default();
         l.push("norm1.stat", Op::NormStat(0), &["x"], &["m1"]);
         l.push("norm1.apply", Op::NormApply(0), &["x", "m1"], &["h1"]);
-        let lay = self.layout;
-        let count = |map: crate::lin::LinearSpec| map.parts(lay.map_parts()).len();
-        let qkv = l.parts("qkv", count(lay.qkv_map()), Op::Qkv, "h1");
+        let [qkv_parts, out_parts, gate_parts, down_parts] = self.layout.map_parts;
+        let qkv = l.parts("qkv", qkv_parts, Op::Qkv, "h1");
         let qk = self.layout.qk_norm;
         let heads: &[&str] = if qk {
             &["q", "k", "v", "n"]
@@ -156,17 +155,17 @@ impl Circuit<'_> {
         self.tournament(&mut l);
         l.push("spread", Op::Spread, &["p"], &["ps"]);
         l.push("values", Op::Values, &["ps", "v"], &["a"]);
-        let out = l.parts("out", count(lay.o_map()), Op::Out, "a");
+        let out = l.parts("out", out_parts, Op::Out, "a");
         l.join("out.sum", Op::Copies, &out, &["b4.in"]);
         l.boot("b4", "b4.in", &[("attn", self.plan.o / self.f)]);
         l.push("residual1", Op::Add, &["x", "attn"], &["x1"]);
         l.push("norm2.stat", Op::NormStat(1), &["x1"], &["m2"]);
         l.push("norm2.apply", Op::NormApply(1), &["x1", "m2"], &["h2"]);
-        let gate = l.parts("gate-up", count(lay.gate_up_map()), Op::GateUp, "h2");
+        let gate = l.parts("gate-up", gate_parts, Op::GateUp, "h2");
         l.join("gate-up.sum", Op::Centre, &gate, &["b5.in"]);
         l.boot("b5", "b5.in", &[("gate", 1.0), ("up", 1.0)]);
         l.push("act", Op::Act, &["gate", "up"], &["act"]);
-        let down = l.parts("down", count(lay.down_map()), Op::Down, "act");
+        let down = l.parts("down", down_parts, Op::Down, "act");
         l.join("down.sum", Op::Gather, &down, &["boot.in"]);
         l.boot("boot", "boot.in", &[("mlp", self.plan.down / self.f)]);
         l.push("residual2", Op::Add, &["x1", "mlp"], &["out"]);
