@@ -1,6 +1,6 @@
 //! The circuit's operations on real ciphertexts.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use cipherhop_ckks::{
     Bootstrapper, ChebPoly, Ciphertext, CkksError, Complex, Context, Evaluator, KeySource,
@@ -26,6 +26,23 @@ impl Engine {
         let ctx = Context::new(params)?;
         let boot = Arc::new(Bootstrapper::new(ctx.clone())?);
         Ok(Engine { ctx, boot })
+    }
+
+    /// The tables made last, if they are of these parameters; else new ones.
+    pub fn shared(params: Params) -> Result<Engine, CkksError> {
+        static LAST: Mutex<Option<Engine>> = Mutex::new(None);
+        let mut last = match LAST.lock() {
+            Ok(guard) => guard,
+            Err(poisoned) => poisoned.into_inner(),
+        };
+        match &*last {
+            Some(engine) if *engine.ctx.params_digest() == params.digest() => Ok(engine.clone()),
+            _ => {
+                let engine = Engine::new(params)?;
+                *last = Some(engine.clone());
+                Ok(engine)
+            }
+        }
     }
 
     /// A backend with these keys.

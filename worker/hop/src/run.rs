@@ -79,6 +79,8 @@ pub struct BootSeconds {
     pub evalmod: f64,
     /// Bootstrap calls (a complex one counts once).
     pub count: u32,
+    /// Bytes of evaluation keys that all of them read.
+    pub key_bytes: u64,
 }
 
 /// A finished hop.
@@ -109,7 +111,7 @@ pub fn run_hop(
     cancel: &AtomicBool,
 ) -> Result<HopOutput, HopError> {
     let program = Program::parse(&job.program)?;
-    let engine = Engine::new(program.params()?)?;
+    let engine = Engine::shared(program.params()?)?;
     run_hop_on(&engine, &program, job, on_event, cancel)
 }
 
@@ -349,6 +351,14 @@ impl Run<'_> {
             }) += line.seconds;
             boot_profile.count_step(&line.name, line.seconds);
         }
+        let complex = self
+            .lines
+            .iter()
+            .filter(|l| l.name.ends_with("evalmod-im"))
+            .count() as u64;
+        let boot = &self.engine.boot;
+        boot_profile.key_bytes = (u64::from(boot_profile.count) - complex) * boot.key_bytes(1)
+            + complex * boot.key_bytes(2);
         Ok(HopOutput {
             output,
             digest,
