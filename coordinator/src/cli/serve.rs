@@ -1,7 +1,7 @@
 //! `serve`: opens the data folder, makes the admin token, runs the server until a signal.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -54,10 +54,17 @@ pub(super) async fn serve(args: ServeArgs, json: bool) -> Result<(), Failure> {
     stop_on_signal(shutdown.clone())?;
     announce(&format!("http://{address}"), json)?;
     tracing::info!(%address, "ready");
-    let core = Core::new(store, Arc::new(blobs), clock, config, shutdown.clone());
+    let core = Core::new(
+        store.clone(),
+        Arc::new(blobs),
+        clock,
+        config,
+        shutdown.clone(),
+    );
     let served = service::serve(core, listener).await;
     shutdown.cancel();
     let _ = tokio::time::timeout(std::time::Duration::from_secs(1), reaper).await;
+    store.close().await;
     tracing::info!("stopped");
     served.map_err(|e| Failure::other(format!("server: {e}")))
 }
@@ -82,6 +89,7 @@ fn start_log(json: bool) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
     // A log that was set up before (tests) is kept.
     let _ = if json {

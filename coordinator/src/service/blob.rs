@@ -95,6 +95,7 @@ impl BlobService for Core {
                     .complete_upload(record.id, now)
                     .await
                     .map_err(of_store("open_upload"))?;
+                self.blobs.discard(key).await.map_err(of_blob)?;
                 Ok(Response::new(complete()))
             }
             Opened::Resume(committed) => {

@@ -267,3 +267,67 @@ async fn two_accounts_may_send_the_same_result_at_once() {
         v1::ChainState::Completed
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn i3_a_crash_between_publishing_bytes_and_writing_the_row_is_made_up_for() {
+    let server = Server::start().await;
+    let owner = server.owner().await;
+    let bytes = ciphertext(SET, 3, 4);
+    let digest = Digest::of(&bytes);
+    let open = v1::OpenUploadRequest {
+        blob: Some(blob_ref(&bytes, v1::BlobRole::Input)),
+        attempt_id: Vec::new(),
+        epoch: 0,
+    };
+    let mut blobs = owner.blob();
+    let opened = blobs.open_upload(open.clone()).await.unwrap().into_inner();
+    let part = |offset: usize, data: &[u8], upload_id: Vec<u8>| {
+        futures::stream::iter([v1::AppendRequest {
+            upload_id,
+            offset: offset as u64,
+            data: data.to_vec(),
+        }])
+    };
+    blobs
+        .append(part(0, &bytes[..9000], opened.upload_id.clone()))
+        .await
+        .unwrap();
+    // The disk loses the part file: the row goes back, and the upload starts again.
+    let folder = server.dir.path().join("blobs");
+    for file in std::fs::read_dir(folder.join("uploads")).unwrap() {
+        std::fs::remove_file(file.unwrap().path()).unwrap();
+    }
+    let opened = blobs.open_upload(open.clone()).await.unwrap().into_inner();
+    assert_eq!(opened.committed, 0);
+    blobs
+        .append(part(0, &bytes, opened.upload_id.clone()))
+        .await
+        .unwrap();
+    // The file is in place under its digest, the row is not written: as after a crash inside Finish.
+    let name = digest.to_string();
+    let shard = folder.join("sha256").join(&name[..2]);
+    std::fs::create_dir_all(&shard).unwrap();
+    std::fs::write(shard.join(&name[2..]), &bytes).unwrap();
+    assert!(server.store.blob(digest).await.unwrap().is_none());
+    assert!(blobs.open_upload(open).await.unwrap().into_inner().complete);
+    assert_eq!(
+        std::fs::read_dir(folder.join("uploads")).unwrap().count(),
+        0
+    );
+    assert_eq!(
+        server.store.blob(digest).await.unwrap().unwrap().size,
+        bytes.len() as u64
+    );
+    let read = v1::ReadRequest {
+        digest: digest.to_vec(),
+        offset: 44,
+        length: 100,
+        ..Default::default()
+    };
+    let mut stream = blobs.read(read).await.unwrap().into_inner();
+    let mut received = Vec::new();
+    while let Some(message) = stream.message().await.unwrap() {
+        received.extend(message.data);
+    }
+    assert_eq!(received, bytes[44..144]);
+}
