@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use cipherhop_ckks::{Ciphertext, EvalKey, EvalKeys, Params, ScaleId};
+use cipherhop_ckks::{Ciphertext, CkksError, EvalKey, EvalKeys, Params, ScaleId};
 use sha2::{Digest, Sha256};
 
 use crate::circuit::Circuit;
@@ -16,7 +16,7 @@ use crate::record::Record;
 use crate::tensors::{PackedLayer, Rope};
 
 /// What [`golden_digest`] returns on a machine that computes correctly.
-pub const GOLDEN: &str = "745536112a773ee785c8e49173ca8ba4aa417c117ab4f0b0390eb792b322bec3";
+pub const GOLDEN: &str = "ae21d2e68d3005066d3a4279c0c5ad1f4780fc96bb4ca43622662885a82cec76";
 
 /// Multiples of 2^-16 in [-1, 1), from SplitMix64.
 struct Stream(u64);
@@ -48,19 +48,149 @@ impl Stream {
     }
 }
 
-/// Runs the hop on `threads` threads; SHA-256 over the engine's tables and all registers. A few seconds.
+/// Degrees of the polynomials of a synthetic layer.
+#[derive(Debug, Clone, Copy)]
+pub struct Degrees {
+    /// Inverse square roots.
+    pub norm: usize,
+    /// Sigmoid and softplus.
+    pub score: usize,
+    /// SiLU.
+    pub silu: usize,
+}
+
+/// A layer of any shape with pseudorandom weights, polynomials, keys and input.
+pub struct Synthetic {
+    engine: Engine,
+    layout: Layout,
+    plan: LayerPlan,
+    levels: Levels,
+    weights: PackedLayer,
+    rope: Rope,
+    keys: Arc<EvalKeys>,
+}
+
+impl Synthetic {
+    /// Makes the layer and its keys.
+    pub fn new(
+        params: Params,
+        shape: Shape,
+        tokens: usize,
+        degrees: Degrees,
+    ) -> Result<Synthetic, HopError> {
+        let engine = Engine::new(params.clone())?;
+        let mut s = Stream(2026);
+        let layout = Layout::new(shape, params.slots(), tokens, 2)?;
+        let (low, top) = (params.boot_in_level(), params.boot_out_level());
+        let mut plan = LayerPlan {
+            lift: [8, 4],
+            norms: [s.approx(degrees.norm), s.approx(degrees.norm)],
+            qk: shape
+                .qk_norm
+                .then(|| [s.approx(degrees.norm), s.approx(degrees.norm)]),
+            raw_private: 4.0,
+            raw_public: 4.0,
+            score: 8.0,
+            sigmoid: s.values(degrees.score + 1),
+            softplus: s.values(degrees.score + 1),
+            silu: s.approx(degrees.silu),
+            o: 4.0,
+            up: 4.0,
+            down: 4.0,
+            refresh: Vec::new(),
+        };
+        let levels = Levels::count(0, &plan, low, top)?;
+        plan.refresh = place_refreshes(0, &layout, &plan, &levels)?;
+        let (d, kv, mlp) = (shape.d, shape.kv_heads * shape.head_dim, shape.mlp);
+        let gains = if shape.qk_norm { shape.head_dim } else { 0 };
+        let weights = PackedLayer {
+            q: s.floats(d * d),
+            k: s.floats(kv * d),
+            v: s.floats(kv * d),
+            o: s.floats(d * d),
+            gate: s.floats(mlp * d),
+            up: s.floats(mlp * d),
+            down: s.floats(d * mlp),
+            q_gain: s.floats(gains),
+            k_gain: s.floats(gains),
+            pub_k: s.floats(2 * kv),
+            pub_v: s.floats(2 * kv),
+        };
+        let rope = Rope {
+            cos: s.values(tokens * shape.head_dim / 2),
+            sin: s.values(tokens * shape.head_dim / 2),
+            interleaved: !shape.qk_norm,
+        };
+        let mut layer = Synthetic {
+            engine,
+            layout,
+            plan,
+            levels,
+            weights,
+            rope,
+            keys: Arc::default(),
+        };
+        let record = Record::new(params.slots(), low, top);
+        layer.circuit().run(&record, top)?;
+        let mut specs = record.key_specs();
+        specs.extend(layer.engine.boot.key_specs());
+        let mut keys = EvalKeys::new();
+        for spec in merge_keys(specs) {
+            keys.insert(EvalKey::pseudorandom(&layer.engine.ctx, spec, &[1; 32])?);
+        }
+        layer.keys = Arc::new(keys);
+        Ok(layer)
+    }
+
+    fn circuit(&self) -> Circuit<'_> {
+        Circuit {
+            layout: &self.layout,
+            plan: &self.plan,
+            levels: self.levels,
+            f: 64.0,
+            eps: 1.0 / 65536.0,
+            weights: &self.weights,
+            rope: &self.rope,
+        }
+    }
+
+    /// Names of the registers in the order in which they are written.
+    pub fn registers(&self) -> Vec<String> {
+        self.circuit()
+            .steps()
+            .into_iter()
+            .flat_map(|s| s.writes)
+            .collect()
+    }
+
+    /// Bytes of keys in memory, and their number.
+    pub fn key_bytes(&self) -> (usize, usize) {
+        (self.keys.bytes(), self.keys.len())
+    }
+
+    /// Runs the hop, showing every register; SHA-256 over the engine's tables and all registers.
+    pub fn run(&self, see: &mut dyn FnMut(&Ciphertext)) -> Result<[u8; 32], HopError> {
+        let ctx = &self.engine.ctx;
+        let top = ctx.params().boot_out_level();
+        let input = Ciphertext::pseudorandom(ctx, top, ScaleId::Message, &[2; 32])?;
+        let mut hash = Sha256::new();
+        hash.update(ctx.tables_digest());
+        let backend = self.engine.backend(self.keys.clone());
+        self.circuit()
+            .run_observed(&backend, input, &mut |ct: &Ciphertext| {
+                hash.update(ct.digest(ctx));
+                see(ct);
+            })?;
+        Ok(hash.finalize().into())
+    }
+}
+
+/// Runs the golden hop on `threads` threads; SHA-256 over the engine's tables and all registers. A few seconds.
 pub fn golden_digest(threads: usize) -> Result<[u8; 32], HopError> {
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(threads.max(1))
         .build()
         .map_err(|e| HopError::Internal(e.to_string()))?;
-    pool.install(compute)
-}
-
-fn compute() -> Result<[u8; 32], HopError> {
-    let params = Params::by_name("n10-INSECURE").map_err(cipherhop_ckks::CkksError::from)?;
-    let engine = Engine::new(params.clone())?;
-    let mut s = Stream(2026);
     let shape = Shape {
         d: 64,
         heads: 4,
@@ -69,72 +199,15 @@ fn compute() -> Result<[u8; 32], HopError> {
         mlp: 192,
         qk_norm: true,
     };
-    let layout = Layout::new(shape, params.slots(), 1, 2)?;
-    let (low, top) = (params.boot_in_level(), params.boot_out_level());
-    let mut plan = LayerPlan {
-        lift: [8, 4],
-        norms: [s.approx(15), s.approx(31)],
-        qk: Some([s.approx(15), s.approx(15)]),
-        raw_private: 4.0,
-        raw_public: 4.0,
-        score: 8.0,
-        sigmoid: s.values(64),
-        softplus: s.values(64),
-        silu: s.approx(63),
-        o: 4.0,
-        up: 4.0,
-        down: 4.0,
-        refresh: Vec::new(),
+    let degrees = Degrees {
+        norm: 15,
+        score: 63,
+        silu: 63,
     };
-    let levels = Levels::count(0, &plan, low, top)?;
-    plan.refresh = place_refreshes(0, &layout, &plan, &levels)?;
-    let (d, kv, mlp) = (shape.d, shape.kv_heads * shape.head_dim, shape.mlp);
-    let weights = PackedLayer {
-        q: s.floats(d * d),
-        k: s.floats(kv * d),
-        v: s.floats(kv * d),
-        o: s.floats(d * d),
-        gate: s.floats(mlp * d),
-        up: s.floats(mlp * d),
-        down: s.floats(d * mlp),
-        q_gain: s.floats(shape.head_dim),
-        k_gain: s.floats(shape.head_dim),
-        pub_k: s.floats(2 * kv),
-        pub_v: s.floats(2 * kv),
-    };
-    let rope = Rope {
-        cos: s.values(shape.head_dim / 2),
-        sin: s.values(shape.head_dim / 2),
-        interleaved: false,
-    };
-    let circuit = Circuit {
-        layout: &layout,
-        plan: &plan,
-        levels,
-        f: 64.0,
-        eps: 1.0 / 65536.0,
-        weights: &weights,
-        rope: &rope,
-    };
-    let record = Record::new(params.slots(), low, top);
-    circuit.run(&record, top)?;
-    let mut specs = record.key_specs();
-    specs.extend(engine.boot.key_specs());
-    let mut keys = EvalKeys::new();
-    for spec in merge_keys(specs) {
-        keys.insert(EvalKey::pseudorandom(&engine.ctx, spec, &[1; 32])?);
-    }
-    let input = Ciphertext::pseudorandom(&engine.ctx, top, ScaleId::Message, &[2; 32])?;
-    let mut hash = Sha256::new();
-    hash.update(engine.ctx.tables_digest());
-    circuit.run_observed(
-        &engine.backend(Arc::new(keys)),
-        input,
-        &mut |ct: &Ciphertext| {
-            hash.update(ct.digest(&engine.ctx));
-        },
-    )?;
-    Ok(hash.finalize().into())
+    pool.install(|| {
+        let params = Params::by_name("n10-INSECURE").map_err(CkksError::from)?;
+        Synthetic::new(params, shape, 1, degrees)?.run(&mut |_| {})
+    })
 }
 
 #[cfg(test)]
