@@ -129,7 +129,8 @@ pub async fn run(args: &ChainCreate, out: &Output) -> anyhow::Result<Outcome> {
         allow_insecure: folder.state.allow_insecure,
         boundary_level: level as u32,
         boundary_bytes: ciphertext_size(&keys.params, level) as u64,
-        worker_memory_bytes: key_bytes + (256 << 20),
+        // Keys are kept expanded: twice their size on the wire.
+        worker_memory_bytes: 2 * key_bytes + (512 << 20),
     };
     unary(
         UNARY_DEADLINE,

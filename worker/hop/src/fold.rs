@@ -4,10 +4,11 @@
 //! reads or writes the residual (it spreads large channels, CIRCUIT.md section 4), and the public prefix's keys and values
 //! travel along. Only + - * / and sqrt are used, so equal models give equal packs on every machine.
 
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::model::{LayerWeights, Matrix, ModelConfig, PublicKv, SplitMix64};
+use crate::model::{LayerWeights, Matrix, ModelConfig, PublicKv, SplitMix64, dots};
 
 const MAGIC: &[u8; 4] = b"CHWP";
 const VERSION: u32 = 1;
@@ -65,8 +66,11 @@ enum Kind {
         signs: Vec<f64>,
         scale: f64,
     },
-    /// Rows of R.
-    Dense(Vec<f64>),
+    /// R by rows and by columns.
+    Dense {
+        rows: Vec<f64>,
+        columns: Vec<f64>,
+    },
 }
 
 impl Rotator {
@@ -82,7 +86,11 @@ impl Rotator {
                 scale: 1.0 / (d as f64).sqrt(),
             },
             Rotation::Hadamard => return None,
-            Rotation::Reflectors => Kind::Dense(reflectors(&mut g, d)),
+            Rotation::Reflectors => {
+                let rows = reflectors(&mut g, d);
+                let columns = (0..d * d).map(|i| rows[i % d * d + i / d]).collect();
+                Kind::Dense { rows, columns }
+            }
         };
         Some(Self { d, kind })
     }
@@ -98,32 +106,52 @@ impl Rotator {
     }
 
     fn map(&self, x: &[f64], back: bool) -> Vec<f64> {
-        let mut out = Vec::with_capacity(x.len());
-        for row in x.chunks_exact(self.d) {
-            match &self.kind {
-                Kind::Identity => out.extend_from_slice(row),
+        let mut out = vec![0.0; x.len() / self.d * self.d];
+        // Tiles of rows in parallel; every value has its own fixed order of sums.
+        out.par_chunks_mut(TILE * self.d)
+            .zip(x.par_chunks(TILE * self.d))
+            .for_each(|(out, x)| match &self.kind {
+                Kind::Identity => out.copy_from_slice(&x[..out.len()]),
                 Kind::Hadamard { signs, scale } => {
-                    let signed =
-                        |v: &[f64]| v.iter().zip(signs).map(|(a, s)| a * s).collect::<Vec<_>>();
-                    let mut v = if back { row.to_vec() } else { signed(row) };
-                    hadamard(&mut v);
-                    v.iter_mut().for_each(|a| *a *= scale);
-                    out.extend(if back { signed(&v) } else { v });
-                }
-                Kind::Dense(r) if back => out.extend(
-                    r.chunks_exact(self.d)
-                        .map(|ri| ri.iter().zip(row).map(|(a, b)| a * b).sum::<f64>()),
-                ),
-                Kind::Dense(r) => {
-                    let mut v = vec![0.0; self.d];
-                    for (xi, ri) in row.iter().zip(r.chunks_exact(self.d)) {
-                        v.iter_mut().zip(ri).for_each(|(o, w)| *o += xi * w);
+                    for (v, row) in out.chunks_exact_mut(self.d).zip(x.chunks_exact(self.d)) {
+                        v.copy_from_slice(row);
+                        let flip =
+                            |v: &mut [f64]| v.iter_mut().zip(signs).for_each(|(a, s)| *a *= s);
+                        if !back {
+                            flip(v);
+                        }
+                        hadamard(v);
+                        v.iter_mut().for_each(|a| *a *= scale);
+                        if back {
+                            flip(v);
+                        }
                     }
-                    out.extend(v);
                 }
+                Kind::Dense { rows, columns } => {
+                    multiply(if back { rows } else { columns }, self.d, x, out);
+                }
+            });
+        out
+    }
+}
+
+/// Vectors per tile.
+const TILE: usize = 32;
+
+/// `out[v][j]` = inner product of vector `v` of `x` with row `j` of `m`.
+fn multiply(m: &[f64], d: usize, x: &[f64], out: &mut [f64]) {
+    for (j, row) in m.chunks_exact(d).enumerate() {
+        let quads = x.chunks_exact(4 * d);
+        let rest = quads.remainder();
+        let mut slots = out.iter_mut().skip(j).step_by(d);
+        for quad in quads {
+            for (value, slot) in dots::<4, f64>(row, quad).into_iter().zip(slots.by_ref()) {
+                *slot = value;
             }
         }
-        out
+        for (one, slot) in rest.chunks_exact(d).zip(slots) {
+            *slot = dots::<1, f64>(row, one)[0];
+        }
     }
 }
 
@@ -195,20 +223,13 @@ pub struct LayerPack {
 }
 
 fn rotate_rows(m: &Matrix, gamma: Option<&[f32]>, r: &Rotator) -> Matrix {
-    let wide = |row: &[f32]| -> Vec<f64> {
-        match gamma {
-            Some(g) => row
-                .iter()
-                .zip(g)
-                .map(|(w, g)| f64::from(*w) * f64::from(*g))
-                .collect(),
-            None => row.iter().map(|w| f64::from(*w)).collect(),
-        }
+    let wide: Vec<f64> = match gamma {
+        Some(g) => (0..m.data.len())
+            .map(|i| f64::from(m.data[i]) * f64::from(g[i % m.cols]))
+            .collect(),
+        None => m.data.iter().map(|w| f64::from(*w)).collect(),
     };
-    let data = (0..m.rows)
-        .flat_map(|i| r.rotate(&wide(m.row(i))))
-        .map(|v| v as f32)
-        .collect();
+    let data = r.rotate(&wide).into_iter().map(|v| v as f32).collect();
     Matrix {
         rows: m.rows,
         cols: m.cols,

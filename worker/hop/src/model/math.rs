@@ -54,12 +54,12 @@ impl Matrix {
         let quads = x.chunks_exact(4 * self.cols);
         let rest = quads.remainder();
         for quad in quads {
-            for (value, slot) in dots::<4>(row, quad).into_iter().zip(results.by_ref()) {
+            for (value, slot) in dots::<4, f32>(row, quad).into_iter().zip(results.by_ref()) {
                 *slot = value;
             }
         }
         for (one, slot) in rest.chunks_exact(self.cols).zip(results) {
-            *slot = dots::<1>(row, one)[0];
+            *slot = dots::<1, f32>(row, one)[0];
         }
     }
 }
@@ -68,13 +68,13 @@ impl Matrix {
 const TILE: usize = 32;
 
 /// One row times `N` vectors, four interleaved partial sums each; the same bits for every `N`.
-fn dots<const N: usize>(w: &[f32], x: &[f64]) -> [f64; N] {
+pub(crate) fn dots<const N: usize, W: Copy + Into<f64>>(w: &[W], x: &[f64]) -> [f64; N] {
     let n = w.len();
     let vectors: [&[f64]; N] = std::array::from_fn(|v| &x[v * n..(v + 1) * n]);
     let mut acc = [[0.0f64; 4]; N];
     let whole = n - n % 4;
     for i in (0..whole).step_by(4) {
-        let w: [f64; 4] = std::array::from_fn(|k| f64::from(w[i + k]));
+        let w: [f64; 4] = std::array::from_fn(|k| w[i + k].into());
         for (acc, x) in acc.iter_mut().zip(vectors) {
             let x = &x[i..i + 4];
             for k in 0..4 {
@@ -85,7 +85,7 @@ fn dots<const N: usize>(w: &[f32], x: &[f64]) -> [f64; N] {
     let mut out = acc.map(|s| (s[0] + s[2]) + (s[1] + s[3]));
     for i in whole..n {
         for (o, x) in out.iter_mut().zip(vectors) {
-            *o += f64::from(w[i]) * x[i];
+            *o += w[i].into() * x[i];
         }
     }
     out

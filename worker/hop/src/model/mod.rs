@@ -20,6 +20,7 @@ mod weights_gguf;
 pub use config::{Architecture, ModelConfig, RopeLayout};
 pub use error::ModelError;
 pub use forward::{LayerRun, NextToken, PlainRun, PublicKv, PublicPrefix, run_layer};
+pub(crate) use math::dots;
 pub use math::{Matrix, rope_tables};
 pub use prng::SplitMix64;
 pub use tiny::TINY_NAMES;
