@@ -315,3 +315,20 @@ async fn hello_and_health_need_no_token() {
         );
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_computes_other_bytes_gets_no_work_where_the_operator_lists_golden_digests()
+{
+    let mut config = quick_config();
+    config.volunteers.golden_digests = vec![Digest::of(b"golden").to_string()];
+    let server = Server::start_with(config).await;
+    new_chain("demo", 1).create(&server.owner().await).await;
+    let ada = server.volunteer("ada").await;
+    let mut request = ada.acquire_request(0);
+    assert_eq!(
+        reason(ada.connection.volunteer().acquire(request.clone()).await),
+        Reason::SelfTestFailed
+    );
+    request.capabilities.as_mut().unwrap().golden_digest = Digest::of(b"golden").to_vec();
+    ada.connection.volunteer().acquire(request).await.unwrap();
+}
