@@ -71,7 +71,7 @@ impl Field {
     #[inline(always)]
     fn canonical(self, x: f64) -> u64 {
         let r = self.reduce(x);
-        store(if r < 0.0 { r + self.q } else { r })
+        store(r + if r < 0.0 { self.q } else { 0.0 })
     }
 }
 

@@ -138,22 +138,28 @@ pub(super) struct Convert<'a> {
 }
 
 #[inline(always)]
-fn convert_k<const K: usize>(c: Convert<'_>) {
-    let (f, n) = (c.field, c.out.len());
-    let mut limbs = [&c.hats[..0]; K];
+fn convert_k<const K: usize>(
+    f: Field,
+    weights: &[f64],
+    hats: &[u64],
+    overflow: &[u64],
+    out: &mut [u64],
+) {
+    let n = out.len();
+    let mut limbs = [&hats[..0]; K];
     for (i, limb) in limbs.iter_mut().enumerate() {
-        *limb = &c.hats[i * n..(i + 1) * n];
+        *limb = &hats[i * n..(i + 1) * n];
     }
-    let mut weights = [0.0; K];
-    weights.copy_from_slice(&c.weights[..K]);
-    let negated = c.weights[K];
-    let overflow = &c.overflow[..n];
+    let mut w = [0.0; K];
+    w.copy_from_slice(&weights[..K]);
+    let negated = weights[K];
+    let overflow = &overflow[..n];
     for k in 0..n {
         let mut sum = f.mul(load(overflow[k]), negated);
         for i in 0..K {
-            sum += f.mul(load(limbs[i][k]), weights[i]);
+            sum += f.mul(load(limbs[i][k]), w[i]);
         }
-        c.out[k] = f.canonical(sum);
+        out[k] = f.canonical(sum);
     }
 }
 
@@ -162,16 +168,18 @@ impl NullaryFnOnce for Convert<'_> {
 
     #[inline(always)]
     fn call(self) {
-        match self.weights.len() - 1 {
-            1 => convert_k::<1>(self),
-            2 => convert_k::<2>(self),
-            3 => convert_k::<3>(self),
-            4 => convert_k::<4>(self),
-            5 => convert_k::<5>(self),
-            6 => convert_k::<6>(self),
-            7 => convert_k::<7>(self),
-            8 => convert_k::<8>(self),
-            _ => convert_k::<9>(self),
+        let (f, w, hats, overflow, out) =
+            (self.field, self.weights, self.hats, self.overflow, self.out);
+        match w.len() - 1 {
+            1 => convert_k::<1>(f, w, hats, overflow, out),
+            2 => convert_k::<2>(f, w, hats, overflow, out),
+            3 => convert_k::<3>(f, w, hats, overflow, out),
+            4 => convert_k::<4>(f, w, hats, overflow, out),
+            5 => convert_k::<5>(f, w, hats, overflow, out),
+            6 => convert_k::<6>(f, w, hats, overflow, out),
+            7 => convert_k::<7>(f, w, hats, overflow, out),
+            8 => convert_k::<8>(f, w, hats, overflow, out),
+            _ => convert_k::<9>(f, w, hats, overflow, out),
         }
     }
 }
@@ -193,7 +201,7 @@ impl NullaryFnOnce for Lift<'_> {
         let half = source * 0.5;
         for (o, x) in self.out.iter_mut().zip(self.x) {
             let x = load(*x);
-            *o = f.canonical(if x > half { x - source } else { x });
+            *o = f.canonical(x - if x > half { source } else { 0.0 });
         }
     }
 }
@@ -254,7 +262,7 @@ impl NullaryFnOnce for Scale<'_> {
         for a in self.a {
             let r = f.mul(load(*a), self.w);
             // |r| < q, one correction suffices
-            *a = store(if r < 0.0 { r + f.q } else { r });
+            *a = store(r + if r < 0.0 { f.q } else { 0.0 });
         }
     }
 }

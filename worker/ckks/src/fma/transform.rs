@@ -45,17 +45,32 @@ fn forward4(f: Field, x: [f64; 4], w: [f64; 3]) -> [f64; 4] {
     [a0 + t1, a0 - t1, a2 + t3, a2 - t3]
 }
 
+/// The four quarters as separate arguments, so that the compiler knows that they do not overlap.
+#[inline(always)]
+fn forward_quarters<const IN: u8>(
+    f: Field,
+    b0: &mut [u64],
+    b1: &mut [u64],
+    b2: &mut [u64],
+    b3: &mut [u64],
+    w: [f64; 3],
+) {
+    let len = b0.len();
+    let (b1, b2, b3) = (&mut b1[..len], &mut b2[..len], &mut b3[..len]);
+    for i in 0..len {
+        let x = [b0[i], b1[i], b2[i], b3[i]].map(|x| get::<IN>(f, x));
+        let y = forward4(f, x, w);
+        b0[i] = y[0].to_bits();
+        b1[i] = y[1].to_bits();
+        b2[i] = y[2].to_bits();
+        b3[i] = y[3].to_bits();
+    }
+}
+
 #[inline(always)]
 fn forward_block<const IN: u8>(f: Field, block: &mut [u64], w: [f64; 3]) {
     let [b0, b1, b2, b3] = quarters(block);
-    for ((x0, x1), (x2, x3)) in b0.iter_mut().zip(b1).zip(b2.iter_mut().zip(b3)) {
-        let x = [*x0, *x1, *x2, *x3].map(|x| get::<IN>(f, x));
-        let y = forward4(f, x, w);
-        *x0 = y[0].to_bits();
-        *x1 = y[1].to_bits();
-        *x2 = y[2].to_bits();
-        *x3 = y[3].to_bits();
-    }
+    forward_quarters::<IN>(f, b0, b1, b2, b3, w);
 }
 
 #[inline(always)]
@@ -63,27 +78,43 @@ fn forward_pass<const IN: u8>(f: Field, roots: &[f64], a: &mut [u64], blocks: us
     let size = a.len() / blocks;
     let (w, pairs) = (&roots[blocks..2 * blocks], &roots[2 * blocks..4 * blocks]);
     let twiddles = w.iter().zip(pairs.chunks_exact(2));
-    if size == 16 {
-        // a fixed length spares the loop around a single vector
-        for (block, (w, p)) in a.as_chunks_mut::<16>().0.iter_mut().zip(twiddles) {
-            forward_block::<IN>(f, block, [*w, p[0], p[1]]);
-        }
-    } else {
-        for (block, (w, p)) in a.chunks_exact_mut(size).zip(twiddles) {
-            forward_block::<IN>(f, block, [*w, p[0], p[1]]);
-        }
+    for (block, (w, p)) in a.chunks_exact_mut(size).zip(twiddles) {
+        forward_block::<IN>(f, block, [*w, p[0], p[1]]);
     }
 }
 
-/// The last two layers, on four neighbours; canonical output.
+/// Groups of four neighbours handled together in the last pass.
+const TILE: usize = 64;
+
+/// The last two layers, on four neighbours; canonical output. The neighbours are first spread over four
+/// arrays, because the compiler vectorises across groups only then.
 #[inline(always)]
 fn forward_last<const IN: u8>(f: Field, roots: &[f64], a: &mut [u64]) {
     let n = a.len();
     let (w, pairs) = (&roots[n / 4..n / 2], &roots[n / 2..n]);
-    let twiddles = w.iter().zip(pairs.as_chunks::<2>().0);
-    for (x, (w, p)) in a.as_chunks_mut::<4>().0.iter_mut().zip(twiddles) {
-        let y = forward4(f, x.map(|x| get::<IN>(f, x)), [*w, p[0], p[1]]);
-        *x = y.map(|y| f.canonical(y));
+    let twiddles = w.chunks(TILE).zip(pairs.as_chunks::<2>().0.chunks(TILE));
+    let mut lanes = [[0.0; TILE]; 4];
+    let mut out = [[0; TILE]; 4];
+    for (a, (w, p)) in a.as_chunks_mut::<4>().0.chunks_mut(TILE).zip(twiddles) {
+        let [l0, l1, l2, l3] = &mut lanes;
+        for ((((x, l0), l1), l2), l3) in a.iter().zip(l0).zip(l1).zip(l2).zip(l3) {
+            *l0 = get::<IN>(f, x[0]);
+            *l1 = get::<IN>(f, x[1]);
+            *l2 = get::<IN>(f, x[2]);
+            *l3 = get::<IN>(f, x[3]);
+        }
+        for (j, (w, p)) in w.iter().zip(p).enumerate() {
+            let x = [lanes[0][j], lanes[1][j], lanes[2][j], lanes[3][j]];
+            let y = forward4(f, x, [*w, p[0], p[1]]);
+            out[0][j] = f.canonical(y[0]);
+            out[1][j] = f.canonical(y[1]);
+            out[2][j] = f.canonical(y[2]);
+            out[3][j] = f.canonical(y[3]);
+        }
+        let [l0, l1, l2, l3] = &out;
+        for ((((x, l0), l1), l2), l3) in a.iter_mut().zip(l0).zip(l1).zip(l2).zip(l3) {
+            *x = [*l0, *l1, *l2, *l3];
+        }
     }
 }
 
@@ -162,20 +193,35 @@ fn inverse_first(f: Field, roots: &[f64], a: &mut [u64]) {
 }
 
 #[inline(always)]
-fn inverse_block<const LAST: bool>(f: Field, block: &mut [u64], w: [f64; 3], n_inv: f64) {
-    let [b0, b1, b2, b3] = quarters(block);
-    for ((x0, x1), (x2, x3)) in b0.iter_mut().zip(b1).zip(b2.iter_mut().zip(b3)) {
-        let x = [*x0, *x1, *x2, *x3].map(f64::from_bits);
+fn inverse_quarters<const LAST: bool>(
+    f: Field,
+    b0: &mut [u64],
+    b1: &mut [u64],
+    b2: &mut [u64],
+    b3: &mut [u64],
+    w: [f64; 3],
+    n_inv: f64,
+) {
+    let len = b0.len();
+    let (b1, b2, b3) = (&mut b1[..len], &mut b2[..len], &mut b3[..len]);
+    for i in 0..len {
+        let x = [b0[i], b1[i], b2[i], b3[i]].map(f64::from_bits);
         let mut y = inverse4(f, x, w);
         if LAST {
             y[0] = f.mul(y[0], n_inv);
             y[1] = f.mul(y[1], n_inv);
         }
-        *x0 = put::<LAST>(f, y[0]);
-        *x1 = put::<LAST>(f, y[1]);
-        *x2 = put::<LAST>(f, y[2]);
-        *x3 = put::<LAST>(f, y[3]);
+        b0[i] = put::<LAST>(f, y[0]);
+        b1[i] = put::<LAST>(f, y[1]);
+        b2[i] = put::<LAST>(f, y[2]);
+        b3[i] = put::<LAST>(f, y[3]);
     }
+}
+
+#[inline(always)]
+fn inverse_block<const LAST: bool>(f: Field, block: &mut [u64], w: [f64; 3], n_inv: f64) {
+    let [b0, b1, b2, b3] = quarters(block);
+    inverse_quarters::<LAST>(f, b0, b1, b2, b3, w, n_inv);
 }
 
 /// Inverse transform.
@@ -218,14 +264,8 @@ impl NullaryFnOnce for Inverse<'_> {
             blocks /= 4;
             let (w, pairs) = (&roots[blocks..2 * blocks], &roots[2 * blocks..4 * blocks]);
             let twiddles = w.iter().zip(pairs.chunks_exact(2));
-            if n / blocks == 16 {
-                for (block, (w, p)) in a.as_chunks_mut::<16>().0.iter_mut().zip(twiddles) {
-                    inverse_block::<false>(f, block, [*w, p[0], p[1]], 0.0);
-                }
-            } else {
-                for (block, (w, p)) in a.chunks_exact_mut(n / blocks).zip(twiddles) {
-                    inverse_block::<false>(f, block, [*w, p[0], p[1]], 0.0);
-                }
+            for (block, (w, p)) in a.chunks_exact_mut(n / blocks).zip(twiddles) {
+                inverse_block::<false>(f, block, [*w, p[0], p[1]], 0.0);
             }
         }
         inverse_block::<true>(f, a, [n_inv_root, roots[2], roots[3]], n_inv);
