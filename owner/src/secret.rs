@@ -156,19 +156,24 @@ impl SecretKey {
         })
     }
 
-    /// Writes a new file with mode 0600; an existing file is never overwritten.
+    /// Writes a new file with mode 0600, whole or not at all; an existing file is never overwritten.
     pub fn save(&self, path: &Path) -> Result<(), SecretError> {
         let io = |source| SecretError::Io {
             path: path.to_path_buf(),
             source,
         };
-        let mut options = fs::OpenOptions::new();
-        options.write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let mut file = options.open(path).map_err(io)?;
+        let folder = match path.parent() {
+            Some(p) if !p.as_os_str().is_empty() => p,
+            _ => Path::new("."),
+        };
+        // a temporary file is created with mode 0600
+        let mut file = tempfile::NamedTempFile::new_in(folder).map_err(io)?;
         file.write_all(&self.to_bytes()).map_err(io)?;
-        file.sync_all().map_err(io)
+        file.as_file().sync_all().map_err(io)?;
+        file.persist_noclobber(path).map_err(|e| io(e.error))?;
+        fs::File::open(folder)
+            .and_then(|f| f.sync_all())
+            .map_err(io)
     }
 
     /// Reads a key file; refuses one that others may read.

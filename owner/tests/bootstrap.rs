@@ -54,6 +54,10 @@ fn run(name: &str) -> (f64, f64) {
         "complex: re {:.2}/{:.2} im {:.2}/{:.2} bits, {profile:?}",
         b.0, b.1, c.0, c.1
     );
+    if let Ok(status) = std::fs::read_to_string("/proc/self/status") {
+        let peak = status.lines().find(|l| l.starts_with("VmHWM"));
+        println!("peak memory {}", peak.unwrap_or("unknown"));
+    }
     (a.0.min(b.0).min(c.0), a.1.min(b.1).min(c.1))
 }
 

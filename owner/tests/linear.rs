@@ -129,6 +129,20 @@ fn bad_maps_and_missing_keys_are_refused() {
     let mut map = LinearMap::new(1024);
     map.add(0, 0, Complex::real(1.0));
     assert_eq!(ev.linear(&ct, &map), Err(CkksError::BadSlotCount(1024)));
+    for (r, base, n1) in [
+        (i64::MIN, 0, 4),
+        (i64::MAX, 0, 4),
+        (1, i64::MIN, 4),
+        (1, 0, usize::MAX),
+    ] {
+        let mut map = LinearMap::new(8);
+        map.diagonals.insert(r, vec![Complex::ZERO; 8]);
+        (map.base, map.n1) = (base, n1);
+        assert!(matches!(
+            ev.linear(&ct, &map),
+            Err(CkksError::ShapeMismatch(_))
+        ));
+    }
     let low = owner.encrypt(&[Complex::real(0.5)], 0);
     let mut map = LinearMap::new(8);
     map.add(0, 0, Complex::real(1.0));

@@ -69,14 +69,17 @@ impl LinearMap {
 
     fn check(&self, ctx: &Context) -> Result<(), CkksError> {
         let bad = |d: &Vec<Complex>| d.len() != self.period;
-        if !self.period.is_power_of_two()
-            || self.period > ctx.slots()
-            || self.diagonals.values().any(bad)
+        let slots = ctx.slots();
+        if !self.period.is_power_of_two() || self.period > slots || self.diagonals.values().any(bad)
         {
             return Err(CkksError::BadSlotCount(self.period));
         }
         if self.diagonals.is_empty() {
             return Err(CkksError::Empty);
+        }
+        let far = |r: &i64| r.unsigned_abs() > slots as u64;
+        if self.diagonals.keys().any(far) || far(&self.base) || self.n1 > slots {
+            return Err(CkksError::ShapeMismatch("offsets beyond the slots"));
         }
         Ok(())
     }
@@ -131,6 +134,7 @@ impl LinearMap {
 impl Evaluator {
     /// Applies a linear map; one level.
     pub fn linear(&self, ct: &Ciphertext, map: &LinearMap) -> Result<Ciphertext, CkksError> {
+        map.check(&self.ctx)?;
         let all = 0..map.segments();
         self.rescale(&self.linear_partial(ct, map, all)?)
     }
