@@ -1,6 +1,7 @@
 //! Blob transfer against a server that breaks off where the test wants it to. The coordinator's own service is
 //! tested with its real store elsewhere; here only the client's resuming is under test.
 #![cfg(feature = "client")]
+#![allow(clippy::unwrap_used)]
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

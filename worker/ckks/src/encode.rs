@@ -77,7 +77,7 @@ impl Encoder {
 fn round_to_i64(x: f64) -> Option<i64> {
     const MAGIC: f64 = 4503599627370496.0; // 2^52: above it every f64 is an integer
     let a = x.abs();
-    if !(a < (1u64 << 62) as f64) {
+    if a.is_nan() || a >= (1u64 << 62) as f64 {
         return None;
     }
     let r = if a < MAGIC { (a + MAGIC) - MAGIC } else { a } as i64;

@@ -185,7 +185,11 @@ impl Params {
                 "digit size and special primes disagree",
             ));
         }
-        if self.sparse_h == 0 || self.sparse_h > self.n() || !(self.sigma > 0.0) {
+        if self.sparse_h == 0
+            || self.sparse_h > self.n()
+            || self.sigma.is_nan()
+            || self.sigma <= 0.0
+        {
             return Err(ParamError::Inconsistent("secret or noise distribution"));
         }
         let mut seen: Vec<u64> = Vec::new();

@@ -115,13 +115,6 @@ impl Poly {
         }
     }
 
-    /// Forgets the upper limbs.
-    pub(crate) fn truncate(&mut self, limbs: usize) {
-        debug_assert!(limbs <= self.limbs);
-        self.limbs = limbs;
-        self.data.truncate(limbs * self.n);
-    }
-
     /// Copy of the lowest limbs.
     pub(crate) fn lowest(&self, limbs: usize) -> Poly {
         debug_assert!(limbs <= self.limbs);

@@ -6,6 +6,9 @@ use crate::error::CkksError;
 use crate::keys::KeyId;
 use crate::poly::{Domain, Poly};
 
+/// Selects a component.
+type Part = fn(&Ciphertext) -> &Poly;
+
 /// A product of two ciphertexts, or a sum of such, before relinearisation: three components.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tensor {
@@ -72,7 +75,7 @@ impl Evaluator {
         let select = |f: fn(&Ciphertext) -> &Poly, g: fn(&Ciphertext) -> &Poly| {
             lowered.iter().map(move |(a, b)| (f(a), g(b)))
         };
-        let (c0, c1): (fn(&Ciphertext) -> &Poly, fn(&Ciphertext) -> &Poly) = (|c| &c.c0, |c| &c.c1);
+        let (c0, c1): (Part, Part) = (|c| &c.c0, |c| &c.c1);
         let cross: Vec<_> = select(c0, c1).chain(select(c1, c0)).collect();
         Ok(Tensor {
             d0: product(&select(c0, c0).collect::<Vec<_>>()),

@@ -24,7 +24,13 @@ fn uniform(q: u64, n: usize, salt: u8) -> Vec<u64> {
 fn inputs(q: u64, n: usize) -> Vec<Vec<u64>> {
     let alternating = |period: usize| {
         (0..n)
-            .map(|i| if i / period % 2 == 0 { q - 1 } else { 0 })
+            .map(|i| {
+                if (i / period).is_multiple_of(2) {
+                    q - 1
+                } else {
+                    0
+                }
+            })
             .collect()
     };
     vec![
