@@ -121,12 +121,12 @@ impl Agent {
                     return self.unwanted(&work.lease, keeper);
                 }
                 Computed::Halted => return Ok(End::Stopped),
-                Computed::Failed(Failure::Input, detail) => {
+                Computed::Failed(kind @ (Failure::Input | Failure::Disk), detail) => {
                     refills += 1;
                     if refills > MAX_REFILLS
                         || fetch::discard_damaged(self, &work.lease).await? == 0
                     {
-                        return self.give_up(&work.lease, Failure::Input, detail).await;
+                        return self.give_up(&work.lease, kind, detail).await;
                     }
                 }
                 Computed::Failed(kind, detail) => {

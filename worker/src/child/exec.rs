@@ -5,10 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cipherhop_ckks::{Context, Params};
+use cipherhop_ckks::CkksError;
+use cipherhop_hop::ckks_backend::Engine;
 use cipherhop_hop::error::HopError;
 use cipherhop_hop::keys::{DirKeys, KeyManifest};
-use cipherhop_hop::run::{HopEvent, HopJob, HopOutput, run_hop};
+use cipherhop_hop::program::Program;
+use cipherhop_hop::run::{HopEvent, HopJob, HopOutput, run_hop_on};
 use cipherhop_proto::Digest;
 
 use super::{CheckedFile, Failure, Job, Line, Profile};
@@ -59,13 +61,21 @@ fn run(job_file: &Path, cancel: &AtomicBool) -> Result<Line, Trouble> {
         .map_err(|e| Trouble(Failure::Disk, format!("damaged job file: {e}")))?;
     make_folder(&job.work).map_err(|e| Trouble(Failure::Disk, e.to_string()))?;
     let _lock = own_work_folder(&job.work)?;
-    let params =
-        Params::by_name(&job.parameter_set).map_err(|e| Trouble(Failure::Input, e.to_string()))?;
-    let context = Context::new(params).map_err(|e| Trouble(Failure::Input, e.to_string()))?;
+    let text = read(&job.program)?;
+    let program = Program::parse(&text).map_err(|e| trouble(e.into()))?;
+    let params = program.params().map_err(|e| trouble(e.into()))?;
+    if params.name != job.parameter_set {
+        let detail = format!(
+            "the program is for {}, the hop for {}",
+            params.name, job.parameter_set
+        );
+        return Err(Trouble(Failure::Input, detail));
+    }
+    let engine = Engine::new(params).map_err(|e| trouble(e.into()))?;
     let manifest = KeyManifest::parse(&read(&job.key_manifest)?).map_err(trouble)?;
-    let keys = DirKeys::open(context, job.keys.clone(), manifest).map_err(trouble)?;
+    let keys = DirKeys::open(engine.ctx.clone(), job.keys.clone(), manifest).map_err(trouble)?;
     let hop = HopJob {
-        program: read(&job.program)?,
+        program: text,
         layer: job.layer,
         weights: read(&job.weights)?,
         input: read(&job.input)?,
@@ -74,7 +84,7 @@ fn run(job_file: &Path, cancel: &AtomicBool) -> Result<Line, Trouble> {
         threads: job.threads,
     };
     let mut on_event = |event| say(&to_line(event));
-    match run_hop(&hop, &mut on_event, cancel) {
+    match run_hop_on(&engine, &program, &hop, &mut on_event, cancel) {
         Ok(output) => store(&job, &output),
         Err(HopError::Cancelled) => Ok(Line::Cancelled),
         Err(error) => Err(trouble(error)),
@@ -165,6 +175,7 @@ fn disk(what: &'static str) -> impl FnOnce(std::io::Error) -> Trouble {
 fn trouble(error: HopError) -> Trouble {
     let kind = match &error {
         HopError::Plan(_) | HopError::BadInput(_) => Failure::Input,
+        HopError::Engine(engine) if about_bytes(engine) => Failure::Input,
         HopError::Io { .. } => Failure::Disk,
         HopError::Cancelled
         | HopError::Engine(_)
@@ -172,4 +183,19 @@ fn trouble(error: HopError) -> Trouble {
         | HopError::Internal(_) => Failure::Compute,
     };
     Trouble(kind, error.to_string())
+}
+
+/// Keys and ciphertexts as they came, as opposed to what was computed with them.
+fn about_bytes(error: &CkksError) -> bool {
+    matches!(
+        error,
+        CkksError::MissingKey(_)
+            | CkksError::KeyTooSmall { .. }
+            | CkksError::Truncated { .. }
+            | CkksError::Oversize { .. }
+            | CkksError::BadMagic(_)
+            | CkksError::BadHeader(_)
+            | CkksError::ForeignParams
+            | CkksError::ResidueOutOfRange { .. }
+    )
 }
