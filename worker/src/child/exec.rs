@@ -80,7 +80,8 @@ fn run(job_file: &Path, cancel: &AtomicBool) -> Result<Line, Trouble> {
         weights: read(&job.weights)?,
         input: read(&job.input)?,
         keys: Arc::new(keys),
-        work_dir: job.work.clone(),
+        // A folder of its own: the names in it are the hop crate's.
+        work_dir: job.work.join("hop"),
         threads: job.threads,
     };
     let mut on_event = |event| say(&to_line(event));
