@@ -92,6 +92,15 @@ impl Layout {
         if tokens == 0 || prefix == 0 {
             return inconsistent("at least one private and one public token are needed");
         }
+        let widest = slots.min(1 << 20);
+        if tokens > widest || prefix > widest || d > widest || mlp > widest {
+            return Err(PlanError::TooLarge {
+                what: "the prompt or the model in the slots of the ring",
+                need: tokens.max(prefix).max(d).max(mlp),
+                have: slots,
+                hint: "shorten the prompt or use a larger ring".to_string(),
+            });
+        }
         let most = Layout::most_tokens(shape, slots, prefix);
         let blocks = (tokens + 1).next_power_of_two();
         let block = slots / blocks.max(1);
