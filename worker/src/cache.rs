@@ -73,13 +73,17 @@ pub struct CacheUse {
 }
 
 impl Cache {
-    /// Reads the folder. Names that are not digests (parts of broken downloads) are left for resuming.
+    /// Reads the folder. Parts of broken downloads are left for resuming, for a week.
     pub fn open(folder: &Path, quota: u64) -> Result<Cache, WorkerError> {
         let mut found: Vec<(SystemTime, Digest, u64)> = Vec::new();
         for entry in std::fs::read_dir(folder).map_err(WorkerError::file(folder))? {
             let entry = entry.map_err(WorkerError::file(folder))?;
             let meta = entry.metadata().map_err(WorkerError::file(&entry.path()))?;
             let name = entry.file_name();
+            if Path::new(&name).extension().is_some_and(|e| e == "part") && is_stale(&meta) {
+                std::fs::remove_file(entry.path()).map_err(WorkerError::file(&entry.path()))?;
+                continue;
+            }
             if let (true, Some(Ok(digest))) =
                 (meta.is_file(), name.to_str().map(str::parse::<Digest>))
             {
@@ -254,6 +258,12 @@ impl Cache {
         // Every change is complete before the guard is dropped, so a panic elsewhere leaves a usable state.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Not written to for a week.
+fn is_stale(meta: &std::fs::Metadata) -> bool {
+    let age = meta.modified().ok().and_then(|at| at.elapsed().ok());
+    age.is_some_and(|age| age > std::time::Duration::from_secs(7 * 24 * 3600))
 }
 
 impl Drop for Pin {

@@ -87,8 +87,14 @@ impl Folder {
 
     /// Takes the folder for this process. The lock ends with the process, however that ends.
     pub fn lock(&self) -> Result<FolderLock, WorkerError> {
-        lock_file(&self.root.join("worker.lock"))?
-            .ok_or_else(|| WorkerError::FolderBusy(self.root.clone()))
+        // `status` holds the lock for a moment to see whether it is free.
+        for _ in 0..5 {
+            if let Some(lock) = lock_file(&self.root.join("worker.lock"))? {
+                return Ok(lock);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        Err(WorkerError::FolderBusy(self.root.clone()))
     }
 
     /// The folder itself.

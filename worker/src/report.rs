@@ -225,7 +225,7 @@ impl std::fmt::Display for Event {
                 profile,
             } => write!(
                 f,
-                "hop {hop}: computed in {} (lay {}, boot {}; {} bootstraps: stc {}, modraise {}, cts {}, evalmod {}), digest {digest}",
+                "hop {hop}: computed in {} (lay {}, boot {}; {} bootstraps: stc {}, modraise {}, cts {}, evalmod {}; {} of keys read), digest {digest}",
                 units::seconds(*seconds),
                 units::seconds(profile.lay),
                 units::seconds(profile.boot),
@@ -233,7 +233,8 @@ impl std::fmt::Display for Event {
                 units::seconds(profile.stc),
                 units::seconds(profile.modraise),
                 units::seconds(profile.cts),
-                units::seconds(profile.evalmod)
+                units::seconds(profile.evalmod),
+                units::bytes(profile.key_bytes)
             ),
             Event::Uploading { hop, bytes, .. } => {
                 write!(f, "hop {hop}: uploading {}", units::bytes(*bytes))

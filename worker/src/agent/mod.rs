@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cipherhop_proto::client::{Backoff, ClientError, Connection, TransferPolicy};
-use cipherhop_proto::{ChainId, Digest, Retry};
+use cipherhop_proto::{AttemptId, ChainId, Digest, Retry};
 use tokio_util::sync::CancellationToken;
 
 use crate::cache::Cache;
@@ -27,7 +27,7 @@ use crate::child::Runner;
 use crate::error::WorkerError;
 use crate::eta::Timings;
 use crate::folder::{Folder, FolderLock};
-use crate::journal::{Entry, Journal, State};
+use crate::journal::{Entry, Journal, State, WorkState};
 use crate::report::{Event, Reporter};
 
 /// What a person chose.
@@ -84,6 +84,7 @@ impl Agent {
         let identity = folder.identity()?;
         let lock = folder.lock()?;
         let journal = Journal::open(&folder.journal())?;
+        remove_stray_checkpoints(&folder, journal.state())?;
         Ok(Agent {
             connection: Connection::lazy(&folder.connect_options(&identity)?)?,
             coordinator: identity.coordinator,
@@ -168,4 +169,27 @@ impl Agent {
             }
         }
     }
+}
+
+/// Removes work folders of attempts that are over, left behind when the program was killed between two moves.
+fn remove_stray_checkpoints(folder: &Folder, state: &State) -> Result<(), WorkerError> {
+    let works = folder.works();
+    for entry in std::fs::read_dir(&works).map_err(WorkerError::file(&works))? {
+        let entry = entry.map_err(WorkerError::file(&works))?;
+        let attempt = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse::<AttemptId>().ok());
+        let Some(attempt) = attempt else { continue };
+        let computing = state.works.get(&attempt).is_some_and(|work| {
+            matches!(
+                work.state,
+                WorkState::Leased | WorkState::Fetched | WorkState::Computing
+            )
+        });
+        if !computing {
+            crate::durable::remove_folder(&folder.work(attempt))?;
+        }
+    }
+    Ok(())
 }

@@ -153,6 +153,7 @@ fn store(job: &Job, output: &HopOutput) -> Result<Line, Trouble> {
         modraise: stages.modraise,
         cts: stages.cts,
         evalmod: stages.evalmod,
+        key_bytes: stages.key_bytes,
     };
     Ok(Line::Finished { result, profile })
 }

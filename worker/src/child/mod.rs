@@ -68,6 +68,8 @@ pub struct Profile {
     pub cts: f64,
     /// All of them: reduction modulo q0.
     pub evalmod: f64,
+    /// All of them: bytes of evaluation keys read.
+    pub key_bytes: u64,
 }
 
 /// Why the child could not finish.

@@ -16,6 +16,8 @@ use crate::journal::Finished;
 
 /// How long the child may take to end its running step when it is told to stop; then it is killed.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
+/// A child that says nothing for this long hangs: steps take seconds, on slow machines minutes.
+const SILENCE_LIMIT: Duration = Duration::from_secs(3600);
 
 /// How to start the child.
 #[derive(Clone, Debug)]
@@ -81,13 +83,18 @@ impl Runner {
         let mut lines = BufReader::new(stdout).lines();
         let mut said = None;
         let mut killed = false;
+        let mut silent = false;
         let mut stopping = false;
         let patience = tokio::time::sleep(Duration::MAX);
         tokio::pin!(patience);
+        let silence = tokio::time::sleep(SILENCE_LIMIT);
+        tokio::pin!(silence);
         loop {
             tokio::select! {
                 line = lines.next_line() => match line {
-                    Ok(Some(text)) => match serde_json::from_str::<Line>(&text) {
+                    Ok(Some(text)) => {
+                        silence.as_mut().reset(tokio::time::Instant::now() + SILENCE_LIMIT);
+                        match serde_json::from_str::<Line>(&text) {
                         Ok(line) => {
                             on_line(&line);
                             match line {
@@ -98,7 +105,8 @@ impl Runner {
                             }
                         }
                         Err(error) => tracing::warn!(%error, "a line of the child process was not understood"),
-                    },
+                        }
+                    }
                     Ok(None) | Err(_) => break,
                 },
                 () = stop.cancelled(), if !stopping => {
@@ -107,6 +115,13 @@ impl Runner {
                         stdin = None;
                     }
                     patience.as_mut().reset(tokio::time::Instant::now() + STOP_PATIENCE);
+                }
+                () = &mut silence, if !killed => {
+                    silent = true;
+                    killed = true;
+                    if let Err(error) = child.start_kill() {
+                        tracing::warn!(%error, "the child process could not be killed");
+                    }
                 }
                 () = &mut patience, if stopping && !killed => {
                     killed = true;
@@ -123,6 +138,13 @@ impl Runner {
         Ok(match said {
             Some(outcome) => outcome,
             None if stopping => Outcome::Stopped,
+            None if silent => Outcome::Crashed(
+                Failure::Compute,
+                format!(
+                    "the computing process said nothing for {} s and was ended",
+                    SILENCE_LIMIT.as_secs()
+                ),
+            ),
             None => {
                 use std::os::unix::process::ExitStatusExt as _;
                 // Nobody but the kernel's memory killer, or a person, sends this signal to it.

@@ -181,3 +181,45 @@ proptest! {
         Journal::open(&path).unwrap();
     }
 }
+
+#[test]
+fn an_assignment_that_lacks_a_blob_or_has_a_wrong_id_is_refused() {
+    use cipherhop_proto::v1::{Assignment, BlobRef};
+    let blob = |role: BlobRole| BlobRef {
+        digest: vec![role as u8; 32],
+        size: 1,
+        role: role.into(),
+        name: String::new(),
+    };
+    let good = Assignment {
+        chain_id: vec![1; 16],
+        attempt_id: vec![2; 16],
+        program_digest: vec![3; 32],
+        blobs: [
+            BlobRole::Program,
+            BlobRole::Weights,
+            BlobRole::KeyManifest,
+            BlobRole::Input,
+        ]
+        .map(blob)
+        .to_vec(),
+        ..Default::default()
+    };
+    assert!(Lease::from_wire(good.clone()).is_ok());
+    let mut bad = good.clone();
+    bad.blobs.remove(1);
+    assert!(Lease::from_wire(bad).is_err());
+    let mut bad = good.clone();
+    bad.blobs.push(blob(BlobRole::Input));
+    assert!(Lease::from_wire(bad).is_err());
+    let mut bad = good.clone();
+    bad.blobs[0].digest.pop();
+    assert!(Lease::from_wire(bad).is_err());
+    assert!(
+        Lease::from_wire(Assignment {
+            attempt_id: vec![2; 15],
+            ..good
+        })
+        .is_err()
+    );
+}

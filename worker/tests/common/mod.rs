@@ -359,7 +359,7 @@ pub fn prepare_output(dir: &Path, hop: u32, bytes: &[u8]) {
             "trace_root": Digest::of(b"root"), "compute_seconds": 0.5,
         },
         "profile": {
-            "lay": 0.0, "boot": 0.0, "bootstraps": 0, "stc": 0.0, "modraise": 0.0, "cts": 0.0, "evalmod": 0.0,
+            "lay": 0.0, "boot": 0.0, "bootstraps": 0, "stc": 0.0, "modraise": 0.0, "cts": 0.0, "evalmod": 0.0, "key_bytes": 0,
         },
     });
     std::fs::write(dir.join(format!("finished-{hop}")), format!("{result}\n")).unwrap();
