@@ -1,9 +1,10 @@
-//! Prints how long the basic operations take: `cargo run --release --example timings -- n14-INSECURE [scalar]`.
+//! Prints how long the basic operations take: `cargo run --release --example timings -- n14-INSECURE [scalar]` (or
+//! another instruction set).
 //! Keys and ciphertexts are random residues: the arithmetic does not care.
 
 use cipherhop_ckks::{
     Ciphertext, CkksError, Complex, Context, EvalKey, EvalKeys, Evaluator, KeyId, KeySpec, Params,
-    ScalarKernel, ScaleId, expand_uniform,
+    ScaleId, expand_uniform, kernel_for,
 };
 use std::sync::Arc;
 use std::time::Instant;
@@ -39,9 +40,9 @@ fn main() -> Result<(), CkksError> {
     let name = name.as_deref().unwrap_or("n14-INSECURE");
     let start = Instant::now();
     let params = Params::by_name(name)?;
-    let ctx = match std::env::args().nth(2).as_deref() {
-        Some("scalar") => Context::with_kernel(params, Arc::new(ScalarKernel))?,
-        _ => Context::new(params)?,
+    let ctx = match std::env::args().nth(2) {
+        Some(isa) => Context::with_kernel(params, kernel_for(isa.parse()?)?)?,
+        None => Context::new(params)?,
     };
     println!(
         "{name}, kernel {}, context {:.2} s",

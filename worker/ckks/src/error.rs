@@ -1,6 +1,7 @@
 //! Everything that can go wrong in the engine, one variant per cause so that callers can branch on it.
 
 use crate::cipher::ScaleId;
+use crate::isa::Isa;
 use crate::keys::KeyId;
 
 /// A parameter set that cannot be used.
@@ -122,4 +123,10 @@ pub enum CkksError {
     /// Text that names no key.
     #[error("'{0}' names no evaluation key")]
     BadKeyName(String),
+    /// The processor, or the architecture this was built for, has no such instructions.
+    #[error("this processor has no {0} instructions")]
+    IsaMissing(Isa),
+    /// Text that names no instruction set.
+    #[error("unknown instruction set '{0}': scalar, avx2, avx512ifma or neon")]
+    UnknownIsa(String),
 }

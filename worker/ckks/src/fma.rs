@@ -10,6 +10,7 @@
 mod ops;
 mod transform;
 
+use crate::isa::Isa;
 use crate::kernel::{Kernel, ScalarKernel};
 use crate::modular::{Modulus, Shoup};
 use crate::ntt::NttTable;
@@ -114,7 +115,11 @@ impl FmaKernel {
 
 impl Kernel for FmaKernel {
     fn name(&self) -> &'static str {
-        "fma"
+        if cfg!(target_arch = "aarch64") {
+            Isa::Neon.name()
+        } else {
+            Isa::Avx2.name()
+        }
     }
 
     fn ntt_forward(&self, table: &NttTable, a: &mut [u64]) {

@@ -106,14 +106,6 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
     }
 }
 
-/// The fastest kernel for this processor.
-pub(crate) fn best_kernel() -> std::sync::Arc<dyn Kernel> {
-    match crate::fma::FmaKernel::try_new() {
-        Some(kernel) => std::sync::Arc::new(kernel),
-        None => std::sync::Arc::new(ScalarKernel),
-    }
-}
-
 /// The reference implementation: portable integer code.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ScalarKernel;
