@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use cipherhop_ckks::Isa;
 use clap::{Args, Parser, Subcommand};
 
 use crate::error::EXIT_HELP;
@@ -45,6 +46,9 @@ pub enum Command {
     HopExec {
         /// The job, written by the agent.
         job: PathBuf,
+        /// Kernel to compute with.
+        #[arg(long)]
+        isa: Option<Isa>,
     },
 }
 
@@ -85,6 +89,10 @@ pub struct Run {
     /// Threads of a computation; results do not depend on it.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// Instruction set to compute with: scalar, avx2, avx512ifma or neon; the fastest there is unless given. Results do
+    /// not depend on it.
+    #[arg(long, value_name = "NAME")]
+    pub isa: Option<Isa>,
     /// Work on this chain (id or name) until it is completed.
     #[arg(long, value_name = "CHAIN")]
     pub until_done: Option<String>,
@@ -142,4 +150,7 @@ pub struct Doctor {
     /// Threads of the self-test.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// Instruction set of the self-test: scalar, avx2, avx512ifma or neon; the fastest there is unless given.
+    #[arg(long, value_name = "NAME")]
+    pub isa: Option<Isa>,
 }

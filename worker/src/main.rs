@@ -21,8 +21,8 @@ fn main() -> ExitCode {
         )
         .with_writer(std::io::stderr)
         .init();
-    if let Command::HopExec { job } = &cli.command {
-        return ExitCode::from(cipherhop_worker::child::exec(job));
+    if let Command::HopExec { job, isa } = &cli.command {
+        return ExitCode::from(cipherhop_worker::child::exec(job, *isa));
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

@@ -1,5 +1,6 @@
 //! The golden self-test: proof, before the first lease, that this machine computes the same bytes as all others.
 
+use cipherhop_ckks::{Isa, kernel_for};
 use cipherhop_proto::Digest;
 use serde::{Deserialize, Serialize};
 
@@ -37,15 +38,23 @@ impl SelfTest {
     }
 }
 
+/// The instruction set asked for, or the fastest; refused where this machine lacks it.
+pub fn usable(asked: Option<Isa>) -> Result<Isa, WorkerError> {
+    let isa = asked.unwrap_or_else(Isa::best);
+    kernel_for(isa)
+        .map(|_| isa)
+        .map_err(|e| WorkerError::Resources(format!("--isa: {e}")))
+}
+
 /// Runs the self-test (seconds).
-pub fn run(threads: usize) -> Result<SelfTest, WorkerError> {
-    let (digest, expected) = golden(threads)?;
+pub fn run(isa: Isa, threads: usize) -> Result<SelfTest, WorkerError> {
+    let (digest, expected) = golden(isa, threads)?;
     Ok(SelfTest { digest, expected })
 }
 
 /// The kept result if it was made with this build on this processor, otherwise a new run.
-pub fn run_or_recall(folder: &Folder, threads: usize) -> Result<SelfTest, WorkerError> {
-    let made_with = made_with();
+pub fn run_or_recall(folder: &Folder, isa: Isa, threads: usize) -> Result<SelfTest, WorkerError> {
+    let made_with = made_with(isa);
     let path = folder.golden();
     if let Ok(bytes) = std::fs::read(&path)
         && let Ok(kept) = serde_json::from_slice::<Kept>(&bytes)
@@ -57,7 +66,7 @@ pub fn run_or_recall(folder: &Folder, threads: usize) -> Result<SelfTest, Worker
             expected: expected(),
         });
     }
-    let found = run(threads)?;
+    let found = run(isa, threads)?;
     if found.check().is_ok() {
         write_atomic(
             &path,
@@ -71,7 +80,7 @@ pub fn run_or_recall(folder: &Folder, threads: usize) -> Result<SelfTest, Worker
     Ok(found)
 }
 
-fn made_with() -> String {
+fn made_with(isa: Isa) -> String {
     let built = std::env::current_exe()
         .and_then(|path| path.metadata())
         .and_then(|meta| meta.modified())
@@ -80,7 +89,7 @@ fn made_with() -> String {
         .map(|since| since.as_nanos())
         .unwrap_or_default();
     format!(
-        "{} built {built} on {} {}",
+        "{} built {built} on {} {} with {isa}",
         env!("CARGO_PKG_VERSION"),
         machine::cpu(),
         machine::features().join(" ")
@@ -91,8 +100,8 @@ fn expected() -> Option<Digest> {
     cipherhop_hop::golden::GOLDEN.parse().ok()
 }
 
-fn golden(threads: usize) -> Result<(Digest, Option<Digest>), WorkerError> {
-    let digest = cipherhop_hop::golden::golden_digest(threads)
+fn golden(isa: Isa, threads: usize) -> Result<(Digest, Option<Digest>), WorkerError> {
+    let digest = cipherhop_hop::golden::golden_digest_on(isa, threads)
         .map_err(|e| WorkerError::Resources(format!("the self-test could not be run: {e}")))?;
     Ok((Digest::from_bytes(digest), expected()))
 }

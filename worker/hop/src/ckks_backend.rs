@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use cipherhop_ckks::{
-    Bootstrapper, ChebPoly, Ciphertext, CkksError, Complex, Context, Evaluator, KeySource,
-    LinearMap, Params,
+    Bootstrapper, ChebPoly, Ciphertext, CkksError, Complex, Context, Evaluator, Isa, KeySource,
+    LinearMap, Params, kernel_for,
 };
 
 use crate::backend::{Backend, Poly};
@@ -23,7 +23,12 @@ pub struct Engine {
 impl Engine {
     /// Builds the tables.
     pub fn new(params: Params) -> Result<Engine, CkksError> {
-        let ctx = Context::new(params)?;
+        Engine::on(Isa::best(), params)
+    }
+
+    /// Builds the tables, to be used with the kernel of that instruction set.
+    pub fn on(isa: Isa, params: Params) -> Result<Engine, CkksError> {
+        let ctx = Context::with_kernel(params, kernel_for(isa)?)?;
         let boot = Arc::new(Bootstrapper::new(ctx.clone())?);
         Ok(Engine { ctx, boot })
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use cipherhop_ckks::{Ciphertext, CkksError, EvalKey, EvalKeys, Params, ScaleId};
+use cipherhop_ckks::{Ciphertext, CkksError, EvalKey, EvalKeys, Isa, Params, ScaleId};
 use sha2::{Digest, Sha256};
 
 use crate::circuit::Circuit;
@@ -78,7 +78,18 @@ impl Synthetic {
         tokens: usize,
         degrees: Degrees,
     ) -> Result<Synthetic, HopError> {
-        let engine = Engine::new(params.clone())?;
+        let engine = Engine::new(params)?;
+        Synthetic::with_engine(engine, shape, tokens, degrees)
+    }
+
+    /// The same on an engine made before.
+    pub fn with_engine(
+        engine: Engine,
+        shape: Shape,
+        tokens: usize,
+        degrees: Degrees,
+    ) -> Result<Synthetic, HopError> {
+        let params = engine.ctx.params().clone();
         let mut s = Stream(2026);
         let layout = Layout::new(shape, params.slots(), tokens, 2)?;
         let (low, top) = (params.boot_in_level(), params.boot_out_level());
@@ -187,6 +198,11 @@ impl Synthetic {
 
 /// Runs the golden hop on `threads` threads; SHA-256 over the engine's tables and all registers. A few seconds.
 pub fn golden_digest(threads: usize) -> Result<[u8; 32], HopError> {
+    golden_digest_on(Isa::best(), threads)
+}
+
+/// The same with the kernel of that instruction set.
+pub fn golden_digest_on(isa: Isa, threads: usize) -> Result<[u8; 32], HopError> {
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(threads.max(1))
         .build()
@@ -206,7 +222,8 @@ pub fn golden_digest(threads: usize) -> Result<[u8; 32], HopError> {
     };
     pool.install(|| {
         let params = Params::by_name("n10-INSECURE").map_err(CkksError::from)?;
-        Synthetic::new(params, shape, 1, degrees)?.run(&mut |_| {})
+        let engine = Engine::on(isa, params)?;
+        Synthetic::with_engine(engine, shape, 1, degrees)?.run(&mut |_| {})
     })
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cipherhop_ckks::CkksError;
+use cipherhop_ckks::{CkksError, Isa};
 use cipherhop_hop::ckks_backend::Engine;
 use cipherhop_hop::error::HopError;
 use cipherhop_hop::keys::{DirKeys, KeyManifest};
@@ -24,7 +24,7 @@ struct Trouble(Failure, String);
 ///
 /// The agent writes `stop` to standard input to have it end after the running step; when standard input closes the
 /// agent is gone and so goes the child, at once: checkpoints are durable.
-pub fn exec(job_file: &Path) -> u8 {
+pub fn exec(job_file: &Path, isa: Option<Isa>) -> u8 {
     // Where memory runs out, the kernel is to take this process and not the agent. Not everywhere allowed.
     let _ = std::fs::write("/proc/self/oom_score_adj", "500");
     let cancel = Arc::new(AtomicBool::new(false));
@@ -39,7 +39,7 @@ pub fn exec(job_file: &Path) -> u8 {
         }
         std::process::exit(1);
     });
-    let (line, code) = match run(job_file, &cancel) {
+    let (line, code) = match run(job_file, isa, &cancel) {
         Ok(line) => (line, 0),
         Err(Trouble(kind, detail)) => (Line::Failed { kind, detail }, 1),
     };
@@ -55,7 +55,7 @@ fn say(line: &Line) {
     let _ = out.write_all(&text).and_then(|()| out.flush());
 }
 
-fn run(job_file: &Path, cancel: &AtomicBool) -> Result<Line, Trouble> {
+fn run(job_file: &Path, isa: Option<Isa>, cancel: &AtomicBool) -> Result<Line, Trouble> {
     let text = std::fs::read(job_file).map_err(disk("reading the job"))?;
     let job: Job = serde_json::from_slice(&text)
         .map_err(|e| Trouble(Failure::Disk, format!("damaged job file: {e}")))?;
@@ -71,7 +71,8 @@ fn run(job_file: &Path, cancel: &AtomicBool) -> Result<Line, Trouble> {
         );
         return Err(Trouble(Failure::Input, detail));
     }
-    let engine = Engine::new(params).map_err(|e| trouble(e.into()))?;
+    let isa = isa.unwrap_or_else(Isa::best);
+    let engine = Engine::on(isa, params).map_err(|e| trouble(e.into()))?;
     let manifest = KeyManifest::parse(&read(&job.key_manifest)?).map_err(trouble)?;
     let keys = DirKeys::open(engine.ctx.clone(), job.keys.clone(), manifest).map_err(trouble)?;
     let hop = HopJob {

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use cipherhop_ckks::Isa;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio_util::sync::CancellationToken;
 
@@ -40,13 +41,13 @@ pub enum Outcome {
 }
 
 impl Runner {
-    /// This program itself, as `hop-exec`.
-    pub fn of_this_program() -> Result<Runner, WorkerError> {
+    /// This program itself, as `hop-exec`, with the kernel of that instruction set or the fastest.
+    pub fn of_this_program(isa: Option<Isa>) -> Result<Runner, WorkerError> {
         let path =
             std::env::current_exe().map_err(WorkerError::file(Path::new("/proc/self/exe")))?;
-        Ok(Runner {
-            command: vec![path.into(), "hop-exec".into()],
-        })
+        let mut command = vec![path.into(), "hop-exec".into()];
+        command.extend(isa.map(|isa| format!("--isa={isa}").into()));
+        Ok(Runner { command })
     }
 
     /// Runs the job to its end or until `stop`.

@@ -1,5 +1,6 @@
 //! `doctor`: whether this machine may and can work.
 
+use cipherhop_ckks::Isa;
 use cipherhop_proto::PROTOCOL_RANGE;
 use cipherhop_proto::client::{UNARY_DEADLINE, unary};
 use cipherhop_proto::v1::HelloRequest;
@@ -16,10 +17,11 @@ pub(super) async fn doctor(context: &Context, options: Doctor) -> Result<(), Wor
         .threads
         .map(usize::from)
         .unwrap_or_else(machine::threads);
+    let isa = selftest::usable(options.isa)?;
     let memory = machine::memory();
     let disk = machine::free_disk(folder.root())?;
     let begin = std::time::Instant::now();
-    let tested = tokio::task::spawn_blocking(move || selftest::run(threads)).await;
+    let tested = tokio::task::spawn_blocking(move || selftest::run(isa, threads)).await;
     let tested =
         tested.map_err(|_| WorkerError::Request("the self-test was broken off".into()))??;
     let took = begin.elapsed().as_secs_f64();
@@ -27,15 +29,17 @@ pub(super) async fn doctor(context: &Context, options: Doctor) -> Result<(), Wor
     let verdict = tested.check().map(|_| ());
     let enough = machine::check_memory().and_then(|()| machine::check_disk(folder.root(), 0));
     let features = machine::features().join(" ");
+    let kernels: Vec<&str> = Isa::available().into_iter().map(Isa::name).collect();
     let golden = match tested.expected {
         Some(expected) if expected == tested.digest => "as on every machine",
         Some(_) => "WRONG: this machine or build computes other bytes and must not work",
         None => "this build has none to compare with",
     };
     let text = format!(
-        "processor: {} ({threads} threads; {features})\nmemory: {} of {} available\ndisk: {} free at {}\n\
+        "processor: {} ({threads} threads; {features})\nkernel: {isa} (there are {})\nmemory: {} of {} available\ndisk: {} free at {}\n\
          self-test: {} in {}, {golden}\ncoordinator: {connection}",
         machine::cpu(),
+        kernels.join(", "),
         units::bytes(memory.available),
         units::bytes(memory.total),
         units::bytes(disk),
@@ -46,7 +50,7 @@ pub(super) async fn doctor(context: &Context, options: Doctor) -> Result<(), Wor
     context.print(
         &json!({
             "version": env!("CARGO_PKG_VERSION"), "cpu": machine::cpu(), "features": machine::features(),
-            "isa": machine::isa(), "threads": threads,
+            "isa": machine::isa(), "kernel": isa.name(), "kernels": kernels, "threads": threads,
             "memory_total_bytes": memory.total, "memory_available_bytes": memory.available, "disk_free_bytes": disk,
             "golden_digest": tested.digest, "golden_expected": tested.expected, "golden_seconds": took,
             "golden_ok": verdict.is_ok(), "resources_ok": enough.is_ok(), "coordinator": connection,

@@ -114,7 +114,7 @@ async fn send(context: &Context, attempts: Vec<AttemptId>) -> Result<(), WorkerE
     let folder = context.folder()?;
     let opened = Agent::open(
         folder.clone(),
-        Runner::of_this_program()?,
+        Runner::of_this_program(None)?,
         options,
         reporter,
         context.stop.clone(),

@@ -14,6 +14,7 @@ use crate::report::{Event, Reporter};
 use crate::{machine, selftest};
 
 pub(super) async fn run(context: &Context, options: Run) -> Result<(), WorkerError> {
+    let isa = selftest::usable(options.isa)?;
     let reporter = Arc::new(Reporter::new(context.json));
     let chosen = Options {
         threads: options
@@ -28,13 +29,14 @@ pub(super) async fn run(context: &Context, options: Run) -> Result<(), WorkerErr
     };
     let mut agent = Agent::open(
         context.folder()?,
-        Runner::of_this_program()?,
+        Runner::of_this_program(options.isa)?,
         chosen,
         reporter.clone(),
         context.stop.clone(),
     )?;
     let (folder, threads) = (agent.folder.clone(), agent.options.threads);
-    let testing = tokio::task::spawn_blocking(move || selftest::run_or_recall(&folder, threads));
+    let testing =
+        tokio::task::spawn_blocking(move || selftest::run_or_recall(&folder, isa, threads));
     let tested = tokio::select! {
         () = context.stop.cancelled() => {
             return match options.once || options.until_done.is_some() {
