@@ -230,6 +230,3 @@ impl Kernel for FmaKernel {
         });
     }
 }
-
-#[cfg(test)]
-mod tests;

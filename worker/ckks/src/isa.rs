@@ -2,6 +2,7 @@
 
 use crate::error::CkksError;
 use crate::fma::FmaKernel;
+use crate::ifma::ifma_kernel;
 use crate::kernel::{Kernel, ScalarKernel};
 use std::fmt;
 use std::str::FromStr;
@@ -25,7 +26,7 @@ impl Isa {
     pub const ALL: [Isa; 4] = [Isa::Avx512Ifma, Isa::Avx2, Isa::Neon, Isa::Scalar];
 
     /// The name on the command line and in reports.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Isa::Avx512Ifma => "avx512ifma",
             Isa::Avx2 => "avx2",
@@ -81,7 +82,8 @@ pub fn kernel_for(isa: Isa) -> Result<Arc<dyn Kernel>, CkksError> {
         Isa::Scalar => Ok(Arc::new(ScalarKernel)),
         Isa::Avx2 if cfg!(target_arch = "x86_64") => f64_vectors().ok_or(missing),
         Isa::Neon if cfg!(target_arch = "aarch64") => f64_vectors().ok_or(missing),
-        Isa::Avx512Ifma | Isa::Avx2 | Isa::Neon => Err(missing),
+        Isa::Avx512Ifma => ifma_kernel().ok_or(missing),
+        Isa::Avx2 | Isa::Neon => Err(missing),
     }
 }
 

@@ -230,3 +230,6 @@ impl Kernel for ScalarKernel {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

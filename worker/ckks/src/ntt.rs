@@ -2,7 +2,9 @@
 //! Forward: natural order in, bit-reversed order out, entry k = a(psi^(2*rev(k)+1)).
 
 use crate::error::ParamError;
+use crate::ifma::Roots52;
 use crate::modular::{Modulus, Shoup};
+use std::sync::OnceLock;
 
 /// Roots of one modulus for one ring degree.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,6 +18,8 @@ pub struct NttTable {
     /// the same roots as integers in (-q/2, q/2), for kernels on f64
     pub(crate) forward_f64: Vec<f64>,
     pub(crate) inverse_f64: Vec<f64>,
+    /// the same roots with 52-bit quotients, made when a kernel first asks for them
+    roots_52: OnceLock<[Roots52; 2]>,
     /// n^-1, and n^-1 times the root of the last inverse layer
     pub(crate) n_inv: Shoup,
     pub(crate) n_inv_root: Shoup,
@@ -64,11 +68,18 @@ impl NttTable {
             n_inv: modulus.shoup(n_inv),
             n_inv_root: modulus.shoup(modulus.mul(n_inv, inverse[1].w)),
             imaginary: forward[1],
+            roots_52: OnceLock::new(),
             forward_f64: centred(&forward),
             inverse_f64: centred(&inverse),
             forward,
             inverse,
         })
+    }
+
+    /// Forward and inverse roots with 52-bit quotients.
+    pub(crate) fn roots_52(&self) -> &[Roots52; 2] {
+        self.roots_52
+            .get_or_init(|| [Roots52::new(&self.forward), Roots52::new(&self.inverse)])
     }
 
     /// The modulus.

@@ -1,0 +1,226 @@
+//! Every kernel against the scalar reference.
+
+use super::*;
+use crate::ifma::emulated_ifma_kernel;
+use crate::isa::{Isa, kernel_for};
+use crate::keys::{KeyId, expand_uniform};
+use crate::modular::is_prime;
+use crate::ntt::automorphism_table;
+use crate::params::Params;
+use std::sync::Arc;
+
+/// The kernels of this processor, and the one that can be emulated.
+fn kernels() -> Vec<Arc<dyn Kernel>> {
+    let mut kernels = vec![emulated_ifma_kernel()];
+    for isa in Isa::ALL {
+        match kernel_for(isa) {
+            Ok(kernel) => kernels.push(kernel),
+            Err(error) => eprintln!("skipped: {error}"),
+        }
+    }
+    kernels
+}
+
+/// Primes of a real chain, and those next to the bounds 2^46 and 2^50 of the kernels.
+fn primes() -> Vec<u64> {
+    let p = Params::by_name("n16-128").unwrap();
+    let below = |top: u64| (1..).map(|i| top + 1 - (i << 17)).find(|&q| is_prime(q));
+    let above = (0..)
+        .map(|i| (1 << 46) + 1 + (i << 17))
+        .find(|&q| is_prime(q));
+    let edges = [below(1 << 50), below(1 << 46), above].map(Option::unwrap);
+    [vec![p.q[0], p.q[1], p.q[18], p.q[28]], edges.to_vec()].concat()
+}
+
+fn uniform(q: u64, n: usize, salt: u8) -> Vec<u64> {
+    expand_uniform(&[salt; 32], KeyId::Relin, 0, 0, q, n)
+}
+
+/// Uniform, extreme and alternating inputs.
+fn inputs(q: u64, n: usize) -> Vec<Vec<u64>> {
+    let alternating = |period: usize| {
+        (0..n)
+            .map(|i| {
+                if (i / period).is_multiple_of(2) {
+                    q - 1
+                } else {
+                    0
+                }
+            })
+            .collect()
+    };
+    vec![
+        uniform(q, n, 1),
+        vec![0; n],
+        vec![q - 1; n],
+        vec![q / 2; n],
+        vec![q / 2 + 1; n],
+        alternating(1),
+        alternating(n / 2),
+    ]
+}
+
+#[test]
+fn transforms_agree_with_the_reference_at_every_size() {
+    for q in primes() {
+        let m = Modulus::new(q).unwrap();
+        let full = NttTable::new(m, 1 << 16).unwrap();
+        for log_n in 3..=16 {
+            let n = 1 << log_n;
+            let table = NttTable::new(m, n).unwrap();
+            for a in inputs(q, n) {
+                let (mut forward, mut sub, mut inverse) = (a.clone(), a.clone(), a.clone());
+                ScalarKernel.ntt_forward(&table, &mut forward);
+                ScalarKernel.ntt_forward(&full, &mut sub);
+                ScalarKernel.ntt_inverse(&table, &mut inverse);
+                for k in kernels() {
+                    let name = k.name();
+                    let mut x = a.clone();
+                    k.ntt_forward(&table, &mut x);
+                    assert_eq!(x, forward, "{name}: forward, q {q} n {n}");
+                    x.copy_from_slice(&a);
+                    k.ntt_forward(&full, &mut x);
+                    assert_eq!(x, sub, "{name}: sub-ring, q {q} n {n}");
+                    x.copy_from_slice(&a);
+                    k.ntt_inverse(&table, &mut x);
+                    assert_eq!(x, inverse, "{name}: inverse, q {q} n {n}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn sums_of_products_agree_with_the_reference() {
+    for q in primes() {
+        let m = Modulus::new(q).unwrap();
+        for n in [4, 8, 64, 1024, 4096] {
+            let table = automorphism_table(n.max(8), 5);
+            let inputs = inputs(q, n);
+            for count in [1, 4, 8, 9, 17, 40] {
+                for repeat in [1, 2, 4, 8, 16, 1024] {
+                    if repeat > n {
+                        continue;
+                    }
+                    let ys: Vec<_> = (0..count)
+                        .map(|i| match i % 3 {
+                            0 => uniform(q, n / repeat, i as u8),
+                            1 => vec![q - 1; n / repeat],
+                            _ => uniform(q, n / repeat, 99),
+                        })
+                        .collect();
+                    let xs = inputs.iter().cycle();
+                    let terms: Vec<_> = xs.zip(&ys).map(|(x, y)| (&x[..], &y[..])).collect();
+                    let mut sum = vec![2; n];
+                    ScalarKernel.dot(&m, &mut sum, &terms);
+                    for k in kernels() {
+                        let name = k.name();
+                        let mut a = vec![1; n];
+                        k.dot(&m, &mut a, &terms);
+                        assert_eq!(a, sum, "{name}: q {q} n {n} count {count} repeat {repeat}");
+                    }
+                    if repeat == 1 && n >= 8 {
+                        let mut other = terms.clone();
+                        other.reverse();
+                        let other = terms.iter().zip(&other);
+                        let other: Vec<_> = other.map(|((x, _), (_, y))| (*x, *y)).collect();
+                        let (mut b0, mut b1) = (vec![2; n], vec![2; n]);
+                        ScalarKernel.dot_permuted(&m, &mut b0, &mut b1, &table, &terms, &other);
+                        for k in kernels() {
+                            let (mut a0, mut a1) = (vec![1; n], vec![1; n]);
+                            k.dot_permuted(&m, &mut a0, &mut a1, &table, &terms, &other);
+                            assert_eq!((&a0, &a1), (&b0, &b1), "{}", k.name());
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn long_sums_of_the_largest_products_agree_with_the_reference() {
+    let q = primes()[4];
+    let m = Modulus::new(q).unwrap();
+    let (x, table) = (vec![q - 1; 8], automorphism_table(8, 5));
+    for count in [2047, 2048, 2049, 10_000] {
+        let terms = vec![(&x[..], &x[..]); count];
+        let mut sum = [0; 8];
+        ScalarKernel.dot(&m, &mut sum, &terms);
+        for k in kernels() {
+            let (mut a, mut b) = ([0; 8], [0; 8]);
+            k.dot(&m, &mut a, &terms);
+            assert_eq!(a, sum, "{}", k.name());
+            k.dot_permuted(&m, &mut a, &mut b, &table, &terms, &terms);
+            assert_eq!((a, b), (sum, sum), "{}", k.name());
+        }
+    }
+}
+
+#[test]
+fn conversions_agree_with_the_reference() {
+    let n = 264;
+    for q in primes() {
+        let m = Modulus::new(q).unwrap();
+        for sources in 1..=9 {
+            for extreme in [false, true] {
+                let mut hats: Vec<u64> = (0..sources)
+                    .flat_map(|i| uniform((1 << 50) - 27, n, i as u8))
+                    .collect();
+                let mut weights: Vec<u64> =
+                    (0..=sources).map(|i| uniform(q, 1, i as u8)[0]).collect();
+                if extreme {
+                    hats.fill((1 << 50) - 1);
+                    weights.fill(q - 1);
+                }
+                let overflow: Vec<u64> = (0..n).map(|i| (i % (sources + 1)) as u64).collect();
+                let mut b = vec![2; n];
+                ScalarKernel.convert(&m, &weights, &hats, &overflow, &mut b);
+                for k in kernels() {
+                    let mut a = vec![1; n];
+                    k.convert(&m, &weights, &hats, &overflow, &mut a);
+                    assert_eq!(a, b, "{}: q {q} sources {sources}", k.name());
+                }
+            }
+        }
+        for source in primes() {
+            for x in inputs(source, n) {
+                let mut b = vec![0; n];
+                ScalarKernel.lift(source, &m, &x, &mut b);
+                for k in kernels() {
+                    let mut a = vec![1; n];
+                    k.lift(source, &m, &x, &mut a);
+                    assert_eq!(a, b, "{}: lift {source} to {q}", k.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn elementwise_operations_agree_with_the_reference() {
+    // on whole vectors and on a ragged end
+    for n in [264, 12] {
+        for q in primes() {
+            let m = Modulus::new(q).unwrap();
+            for (x, y) in inputs(q, n).iter().zip(inputs(q, n).iter().rev()) {
+                for w in [0, 1, q - 1, q / 2, q / 2 + 1, 12345] {
+                    let w = m.shoup(w);
+                    let all = |k: &dyn Kernel| {
+                        let mut out = [y.clone(), y.clone(), y.clone(), y.clone(), y.clone()];
+                        k.sub_scale(&m, &mut out[0], x, w);
+                        k.add_scaled(&m, &mut out[1], x, w);
+                        k.scale(&m, &mut out[2], w);
+                        k.add(&m, &mut out[3], x);
+                        k.sub(&m, &mut out[4], x);
+                        out
+                    };
+                    let want = all(&ScalarKernel);
+                    for k in kernels() {
+                        assert_eq!(all(&*k), want, "{}: q {q} w {w:?}", k.name());
+                    }
+                }
+            }
+        }
+    }
+}
