@@ -128,6 +128,16 @@ mod tests {
     }
 
     #[test]
+    fn the_generator_is_cryptographic_and_never_starts_twice_at_the_same_seed() {
+        fn cryptographic<R: CryptoRng>(mut rng: R) -> [u8; 32] {
+            let mut out = [0; 32];
+            rng.fill_bytes(&mut out);
+            out
+        }
+        assert_ne!(cryptographic(os_rng()), cryptographic(os_rng()));
+    }
+
+    #[test]
     fn samples_have_the_right_mean_and_variance() {
         let mut rng = ChaCha20Rng::seed_from_u64(1);
         let n = 1 << 18;

@@ -235,6 +235,19 @@ mod tests {
     }
 
     #[test]
+    fn every_copy_of_the_secret_is_wiped_when_dropped() {
+        fn wiped<T: zeroize::ZeroizeOnDrop>(_: &T) {}
+        let k = key();
+        wiped(&k.dense);
+        wiped(&k.sparse);
+        wiped(&k.to_bytes());
+        let mut x = k.dense.clone();
+        assert!(x.iter().any(|&c| c != 0));
+        x.zeroize();
+        assert!(x.is_empty());
+    }
+
+    #[test]
     fn damaged_key_files_are_refused() {
         let good = key().to_bytes();
         for position in 0..good.len() {

@@ -23,10 +23,43 @@ fn parts(v: &[Complex]) -> (Vec<f64>, Vec<f64>) {
     )
 }
 
-/// Runs a real and a complex bootstrap; returns the worst and average bits of the worse of both.
-fn run(name: &str) -> (f64, f64) {
+/// One row of the table in docs/precision.md: worst and average bits of the worst of three real results.
+struct Row {
+    what: String,
+    out_level: usize,
+    worst: f64,
+    average: f64,
+    real: BootProfile,
+    complex: BootProfile,
+}
+
+fn print(rows: &[Row], params: &Params) {
+    println!(
+        "| EvalMod | levels | usable levels left | worst / average bits | seconds real (stc, modraise, cts, evalmod) | complex |"
+    );
+    for r in rows {
+        let p = &r.real;
+        println!(
+            "| {} | {} | {} | {:.2} / {:.2} | {:.2} ({:.2}, {:.2}, {:.2}, {:.2}) | {:.2} |",
+            r.what,
+            params.evalmod_levels + params.boot_out_level() - r.out_level,
+            r.out_level - params.stc_levels,
+            r.worst,
+            r.average,
+            p.total_s,
+            p.stc_s,
+            p.modraise_s,
+            p.cts_s,
+            p.evalmod_s,
+            r.complex.total_s
+        );
+    }
+}
+
+/// Runs a real and a complex bootstrap with every setting, in one pass and in two passes with the factors given.
+fn run(name: &str, log_factors: &[u32]) -> Vec<Row> {
     let mut owner = Owner::new(name, 1);
-    let boot = Bootstrapper::new(owner.ctx.clone()).unwrap();
+    let mut boot = Bootstrapper::new(owner.ctx.clone()).unwrap();
     let keys = owner.keys(&boot.key_specs());
     let mib = |bytes: usize| bytes as f64 / (1 << 20) as f64;
     println!(
@@ -39,33 +72,84 @@ fn run(name: &str) -> (f64, f64) {
     let v = values(owner.ctx.slots(), 5);
     let (re, im) = parts(&v);
     let ct = owner.encrypt(&v, owner.ctx.params().boot_in_level());
-    let (out, profile) = boot.real(&ev, &ct, None).unwrap();
-    assert_eq!(out.level(), owner.ctx.params().boot_out_level());
-    assert_eq!(out.scale_id(), ScaleId::Message);
-    let a = real_bits(&owner.decrypt(&out), &re);
-    println!(
-        "real: worst {:.2} average {:.2} bits, {profile:?}",
-        a.0, a.1
-    );
-    let (x, y, profile) = boot.complex(&ev, &ct, None).unwrap();
-    let b = real_bits(&owner.decrypt(&x), &re);
-    let c = real_bits(&owner.decrypt(&y), &im);
-    println!(
-        "complex: re {:.2}/{:.2} im {:.2}/{:.2} bits, {profile:?}",
-        b.0, b.1, c.0, c.1
-    );
+    let mut rows = Vec::new();
+    for setting in EvalModSetting::ALL {
+        boot = boot.with_setting(setting);
+        let passes = std::iter::once(None).chain(log_factors.iter().map(Some));
+        for log_factor in passes {
+            let (a, real) = match log_factor {
+                None => boot.real(&ev, &ct, None).unwrap(),
+                Some(&k) => boot.real_refined(&ev, &ct, k).unwrap(),
+            };
+            let (b, c, complex) = match log_factor {
+                None => boot.complex(&ev, &ct, None).unwrap(),
+                Some(&k) => boot.complex_refined(&ev, &ct, k).unwrap(),
+            };
+            let (mut worst, mut average) = (f64::MAX, f64::MAX);
+            for (out, want) in [(&a, &re), (&b, &re), (&c, &im)] {
+                assert_eq!(out.level(), boot.out_level());
+                assert_eq!(out.scale_id(), ScaleId::Message);
+                let (w, avg) = real_bits(&owner.decrypt(out), want);
+                worst = worst.min(w);
+                average = average.min(avg);
+            }
+            let passes = match log_factor {
+                None => String::new(),
+                Some(k) => format!(", two passes, 2^{k}"),
+            };
+            rows.push(Row {
+                what: format!("{}{passes}", setting.name()),
+                out_level: boot.out_level(),
+                worst,
+                average,
+                real,
+                complex,
+            });
+        }
+    }
+    print(&rows, owner.ctx.params());
     if let Ok(status) = std::fs::read_to_string("/proc/self/status") {
         let peak = status.lines().find(|l| l.starts_with("VmHWM"));
         println!("peak memory {}", peak.unwrap_or("unknown"));
     }
-    (a.0.min(b.0).min(c.0), a.1.min(b.1).min(c.1))
+    rows
 }
 
 #[test]
-fn a_bootstrap_returns_the_values_at_full_level() {
+fn every_setting_returns_the_values_as_precisely_as_it_promises() {
     for ring in ["n10-INSECURE", "n11-INSECURE"] {
-        let (worst, average) = run(ring);
-        assert!(worst > 18.8 && average > 19.7, "{worst} {average}");
+        let top = Params::by_name(ring).unwrap().boot_out_level();
+        let rows = run(ring, &[12]);
+        let bounds = [
+            (top, 18.8, 19.7),
+            (top, 27.0, 29.0),
+            (top - 1, 21.5, 23.0),
+            (top - 1, 27.0, 29.0),
+        ];
+        assert_eq!(rows.len(), bounds.len());
+        for (row, (level, worst, average)) in rows.iter().zip(bounds) {
+            assert_eq!(row.out_level, level);
+            assert!(
+                row.worst > worst && row.average > average,
+                "{ring} {}: {} {}",
+                row.what,
+                row.worst,
+                row.average
+            );
+            assert!(row.real.key_bytes > 0);
+        }
+    }
+}
+
+#[test]
+fn a_factor_that_the_error_could_exceed_is_refused() {
+    let mut owner = Owner::new("n10-INSECURE", 9);
+    let boot = Bootstrapper::new(owner.ctx.clone()).unwrap();
+    let ev = owner.evaluator(&boot.key_specs());
+    let ct = owner.encrypt(&[Complex::real(0.5)], 3);
+    for k in [0, Bootstrapper::MAX_LOG_FACTOR + 1] {
+        assert!(boot.real_refined(&ev, &ct, k).is_err());
+        assert!(boot.complex_refined(&ev, &ct, k).is_err());
     }
 }
 
@@ -170,11 +254,11 @@ fn wrong_inputs_and_missing_keys_are_refused() {
 #[test]
 #[ignore = "measurement"]
 fn measure_n14() {
-    run("n14-INSECURE");
+    run("n14-INSECURE", &[8, 12]);
 }
 
 #[test]
 #[ignore = "measurement: 6 GiB"]
 fn measure_n16() {
-    run("n16-128");
+    run("n16-128", &[12]);
 }

@@ -15,6 +15,9 @@ use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 
+/// Ratio of the two scale rows at the level where they meet.
+pub(crate) const EVALMOD_OVER_MESSAGE: f64 = 256.0;
+
 /// Precomputed tables of a parameter set. Moduli are numbered with all q first, then all p.
 #[derive(Debug)]
 pub struct Context {
@@ -279,7 +282,7 @@ fn scales(params: &Params) -> (Vec<f64>, Vec<f64>) {
     };
     let top = params.boot_out_level();
     let message = climb((1u64 << 42) as f64, &params.q[1..=top]);
-    let evalmod = climb(256.0 * message[top], &params.q[top + 1..]);
+    let evalmod = climb(EVALMOD_OVER_MESSAGE * message[top], &params.q[top + 1..]);
     (message, evalmod)
 }
 

@@ -27,7 +27,7 @@ mod roots;
 mod switch;
 mod wire;
 
-pub use boot::{BootProfile, Bootstrapper};
+pub use boot::{BootProfile, Bootstrapper, EvalModSetting};
 pub use cheb::{ChebPoly, cheb_depth};
 pub use cipher::{Ciphertext, ExtCiphertext, PlainKind, Plaintext, Product, ScaleId};
 pub use complex::Complex;

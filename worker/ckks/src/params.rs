@@ -68,6 +68,11 @@ const BOUNDS_128: [(u32, f64); 7] = [
     (16, 1747.0),
 ];
 
+/// What the estimates assume besides the bound: noise, and the sparse ephemeral secret modulo q0*p0.
+const ESTIMATED_SIGMA: f64 = 3.19;
+const ESTIMATED_SPARSE_H: usize = 32;
+const ESTIMATED_SPARSE_LOG_Q: f64 = 100.0;
+
 /// How secure a parameter set is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Security {
@@ -201,11 +206,17 @@ impl Params {
         }
         let bound = bound_128(self.log_n).unwrap_or(0.0);
         let named_insecure = self.name.ends_with("-INSECURE");
-        let fits = self.log_qp() <= bound;
         let consistent = match self.security {
             Security::Estimated {
                 bits, sparse_bits, ..
-            } => fits && bits >= 128.0 && sparse_bits >= 128.0 && !named_insecure,
+            } => {
+                self.log_qp() <= bound
+                    && self.fits_sparse_estimate()
+                    && self.sigma >= ESTIMATED_SIGMA
+                    && bits >= 128.0
+                    && sparse_bits >= 128.0
+                    && !named_insecure
+            }
             Security::Insecure => named_insecure,
         };
         if !consistent {
@@ -216,6 +227,12 @@ impl Params {
             });
         }
         Ok(())
+    }
+
+    /// True if the sparse secret is at least as heavy and its modulus q0*p0 at most as large as estimated.
+    fn fits_sparse_estimate(&self) -> bool {
+        let log_q0p0 = (self.q[0] as f64).log2() + (self.p[0] as f64).log2();
+        self.sparse_h >= ESTIMATED_SPARSE_H && log_q0p0 <= ESTIMATED_SPARSE_LOG_Q
     }
 
     /// SHA-256 over every field that influences a computed byte.

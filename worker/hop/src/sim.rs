@@ -18,8 +18,10 @@ pub struct SimCt {
     pub level: usize,
 }
 
+/// What a polynomial of that name stands for, at an argument in [-1, 1]; None keeps the polynomial.
+pub type ExactFunction = Box<dyn Fn(&str, f64) -> Option<f64>>;
+
 /// The simulation.
-#[derive(Debug)]
 pub struct Sim {
     slots: usize,
     boot_in: usize,
@@ -28,6 +30,17 @@ pub struct Sim {
     rescale_noise: f64,
     state: Cell<u64>,
     used: RefCell<Vec<(String, f64)>>,
+    exact: Option<ExactFunction>,
+}
+
+impl std::fmt::Debug for Sim {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sim")
+            .field("slots", &self.slots)
+            .field("boot_noise", &self.boot_noise)
+            .field("rescale_noise", &self.rescale_noise)
+            .finish_non_exhaustive()
+    }
 }
 
 const EDGE: f64 = 1.0 + 1e-3;
@@ -43,7 +56,14 @@ impl Sim {
             rescale_noise: 0.0,
             state: Cell::new(0x5eed),
             used: RefCell::default(),
+            exact: None,
         }
+    }
+
+    /// With functions in place of the polynomials that approximate them, to tell their share of an error.
+    pub fn with_exact(mut self, function: ExactFunction) -> Sim {
+        self.exact = Some(function);
+        self
     }
 
     /// Standard deviations of the noise per slot: of a bootstrap (before its gain), and of a rescale.
@@ -255,7 +275,8 @@ impl Backend for Sim {
                 }))?;
             let mut y = self.map(a, |p, x| {
                 let m = poly.mask.as_ref().map_or(1.0, |m| m[p % m.len()]);
-                Complex::real(m * chebyshev(&poly.coeffs, x.re))
+                let exact = self.exact.as_ref().and_then(|f| f(poly.name, x.re));
+                Complex::real(m * exact.unwrap_or_else(|| chebyshev(&poly.coeffs, x.re)))
             });
             y.level = level;
             out.push(self.noisy(y, self.rescale_noise * 8.0));

@@ -10,15 +10,21 @@ mod factor;
 mod reduction;
 #[rustfmt::skip]
 mod reduction_table;
+#[rustfmt::skip]
+mod reduction_table_precise;
+mod refine;
+mod setting;
 
-use crate::cheb::ChebPoly;
+pub use setting::EvalModSetting;
+
 use crate::cipher::{Ciphertext, ExtCiphertext, ScaleId};
-use crate::context::Context;
+use crate::context::{Context, EVALMOD_OVER_MESSAGE};
 use crate::error::CkksError;
 use crate::eval::Evaluator;
 use crate::keys::{KeyId, KeySpec};
 use crate::linear::{LinearMap, PreparedMap};
 use reduction::HALF_WIDTH;
+use setting::Reduction;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -60,11 +66,12 @@ pub struct Bootstrapper {
     stc: Vec<PreparedMap>,
     cts_maps: Vec<LinearMap>,
     cts: Vec<PreparedMap>,
-    reduction: ChebPoly,
+    setting: EvalModSetting,
+    reduction: Reduction,
 }
 
 impl Bootstrapper {
-    /// Builds and encodes the matrices (megabytes at N=2^10, 0.8 GiB at N=2^16).
+    /// Builds and encodes the matrices (megabytes at N=2^10, 0.8 GiB at N=2^16), for the default setting.
     pub fn new(ctx: Arc<Context>) -> Result<Bootstrapper, CkksError> {
         let params = ctx.params();
         let layers = &ctx.encoder().layers;
@@ -97,17 +104,33 @@ impl Bootstrapper {
         };
         let stc = prepare(&stc_maps, ScaleId::Message, params.boot_in_level())?;
         let cts = prepare(&cts_maps, ScaleId::EvalMod, params.max_level())?;
-        let row_ratio = ctx.scale_of(ScaleId::EvalMod, params.boot_out_level())?
-            / ctx.scale(params.boot_out_level());
-        let factor = 4.0 * q0 / ctx.scale(0) / row_ratio;
+        let setting = EvalModSetting::default();
         Ok(Bootstrapper {
-            reduction: ChebPoly::new(reduction::coefficients(factor), -1.0, 1.0),
+            setting,
+            reduction: reduction_for(&ctx, setting),
             ctx,
             stc_maps,
             stc,
             cts_maps,
             cts,
         })
+    }
+
+    /// The same matrices with another setting of the modular reduction.
+    pub fn with_setting(mut self, setting: EvalModSetting) -> Bootstrapper {
+        self.setting = setting;
+        self.reduction = reduction_for(&self.ctx, setting);
+        self
+    }
+
+    /// The setting of the modular reduction.
+    pub fn setting(&self) -> EvalModSetting {
+        self.setting
+    }
+
+    /// Level of the results.
+    pub fn out_level(&self) -> usize {
+        self.ctx.params().boot_out_level() - self.setting.extra_levels()
     }
 
     /// Number of CtS stages, each a checkpoint of its own.
@@ -184,7 +207,11 @@ impl Bootstrapper {
     /// Level 0 to the top: every coefficient m becomes m + q0*I with |I| <= 13, under the dense secret.
     pub fn mod_raise(&self, ev: &Evaluator, ct: &Ciphertext) -> Result<Ciphertext, CkksError> {
         let ctx = &self.ctx;
-        let sparse = ctx.switch_to_sparse(ct, &*ev.keys().key(KeyId::ToSparse)?)?;
+        let key = ev.keys().key(KeyId::ToSparse)?;
+        let sparse = match self.setting.message_factor() {
+            1 => ctx.switch_to_sparse(ct, &key)?,
+            factor => ctx.switch_to_sparse(&ev.mul_int(ct, factor), &key)?,
+        };
         let raised = ctx.mod_raise_ciphertext(&sparse);
         let (mut c0, c1) = ctx.key_switch(&raised.c1, &*ev.keys().key(KeyId::FromSparse)?)?;
         ev.add_poly(&mut c0, &raised.c0);
@@ -256,11 +283,16 @@ impl Bootstrapper {
         ct: &Ciphertext,
         gain: f64,
     ) -> Result<Ciphertext, CkksError> {
-        let mut reduction = self.reduction.clone();
-        reduction.coeffs.iter_mut().for_each(|c| *c *= gain);
-        let mut out = ev.cheb(ct, &[&reduction])?;
-        let out = out.pop().ok_or(CkksError::Empty)?;
-        ev.reread_as_message(out)
+        let polynomials = self.reduction.polynomials(gain);
+        let factors = ev.cheb(ct, &polynomials.iter().collect::<Vec<_>>())?;
+        let factors = factors
+            .into_iter()
+            .map(|f| ev.reread_as_message(f))
+            .collect::<Result<Vec<_>, _>>()?;
+        match &factors[..] {
+            [odd, even] => ev.mul(odd, even),
+            _ => factors.into_iter().next().ok_or(CkksError::Empty),
+        }
     }
 
     fn to_slots(
@@ -291,6 +323,16 @@ impl Bootstrapper {
         ct: &Ciphertext,
         mask: Option<&[f64]>,
     ) -> Result<(Ciphertext, BootProfile), CkksError> {
+        self.real_gain(ev, ct, mask, 1.0)
+    }
+
+    fn real_gain(
+        &self,
+        ev: &Evaluator,
+        ct: &Ciphertext,
+        mask: Option<&[f64]>,
+        gain: f64,
+    ) -> Result<(Ciphertext, BootProfile), CkksError> {
         let begin = Instant::now();
         let mut profile = BootProfile::default();
         let x = self.to_slots(ev, ct, mask, &mut profile)?;
@@ -298,7 +340,7 @@ impl Bootstrapper {
         let x = self.cts_last_real(ev, &x)?;
         profile.cts_s += start.elapsed().as_secs_f64();
         let start = Instant::now();
-        let out = self.evalmod(ev, &x)?;
+        let out = self.evalmod_gain(ev, &x, gain)?;
         profile.evalmod_s = start.elapsed().as_secs_f64();
         profile.total_s = begin.elapsed().as_secs_f64();
         profile.key_bytes = self.key_bytes(1);
@@ -312,6 +354,16 @@ impl Bootstrapper {
         ct: &Ciphertext,
         mask: Option<&[f64]>,
     ) -> Result<(Ciphertext, Ciphertext, BootProfile), CkksError> {
+        self.complex_gain(ev, ct, mask, 1.0)
+    }
+
+    fn complex_gain(
+        &self,
+        ev: &Evaluator,
+        ct: &Ciphertext,
+        mask: Option<&[f64]>,
+        gain: f64,
+    ) -> Result<(Ciphertext, Ciphertext, BootProfile), CkksError> {
         let begin = Instant::now();
         let mut profile = BootProfile::default();
         let x = self.to_slots(ev, ct, mask, &mut profile)?;
@@ -319,7 +371,8 @@ impl Bootstrapper {
         let (re, im) = self.cts_last_complex(ev, &x)?;
         profile.cts_s += start.elapsed().as_secs_f64();
         let start = Instant::now();
-        let (re, im) = (self.evalmod(ev, &re)?, self.evalmod(ev, &im)?);
+        let re = self.evalmod_gain(ev, &re, gain)?;
+        let im = self.evalmod_gain(ev, &im, gain)?;
         profile.evalmod_s = start.elapsed().as_secs_f64();
         profile.total_s = begin.elapsed().as_secs_f64();
         profile.key_bytes = self.key_bytes(2);
@@ -349,4 +402,11 @@ impl Bootstrapper {
             + bytes(conj_limbs, p)
             + reductions * relin.iter().map(|l| bytes(l + 1, p)).sum::<u64>()
     }
+}
+
+/// The polynomials of a setting for the scales of this context.
+fn reduction_for(ctx: &Context, setting: EvalModSetting) -> Reduction {
+    let ratio = 4.0 * ctx.modulus(0).value() as f64 / ctx.scale(0);
+    let ratio = ratio / setting.message_factor() as f64;
+    Reduction::new(setting, ratio, EVALMOD_OVER_MESSAGE)
 }

@@ -41,11 +41,6 @@ impl ChebPoly {
         cheb_depth(self.degree())
     }
 
-    /// Levels at which an argument at `level` makes the evaluation relinearise, one entry each.
-    pub(crate) fn relinearisation_levels(&self, level: usize) -> Vec<usize> {
-        Plan::new(&[self], level).relinearisation_levels(level, &[self.depth()])
-    }
-
     /// Value at `x` in the clear, without the mask.
     pub fn value(&self, x: f64) -> f64 {
         clenshaw(&self.coeffs, self.normalise(x))
@@ -55,6 +50,12 @@ impl ChebPoly {
     pub fn normalise(&self, x: f64) -> f64 {
         (2.0 * x - self.lo - self.hi) / (self.hi - self.lo)
     }
+}
+
+/// Levels at which an argument at `level` makes the evaluation of these polynomials relinearise, one entry each.
+pub(crate) fn relinearisation_levels(polys: &[&ChebPoly], level: usize) -> Vec<usize> {
+    let depths: Vec<usize> = polys.iter().map(|p| p.depth()).collect();
+    Plan::new(polys, level).relinearisation_levels(level, &depths)
 }
 
 /// Levels that a polynomial of that degree uses: ceil(log2(degree + 1)), and one for a constant with a mask.

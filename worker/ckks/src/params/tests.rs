@@ -36,6 +36,47 @@ fn a_weak_set_cannot_claim_security_nor_hide_insecurity() {
 }
 
 #[test]
+fn a_set_that_differs_from_its_estimate_is_refused_by_every_constructor() {
+    let good = Params::by_name("n16-128").unwrap();
+    let Security::Estimated {
+        log_qp,
+        bound_log_qp,
+        source,
+        ..
+    } = good.security
+    else {
+        panic!("no estimate")
+    };
+    assert_eq!(log_qp, good.log_qp());
+    assert_eq!(Some(bound_log_qp), bound_128(16));
+    assert!(source.contains("lattice-estimator"));
+    let changes: [fn(&mut Params); 5] = [
+        |p| p.sigma = 1.0,
+        |p| p.sparse_h = 16,
+        // one more level: 50 bits over the bound
+        |p| {
+            p.q.push(1125899852578817);
+            p.usable_levels += 1;
+        },
+        |p| p.log_n = 15,
+        |p| p.name = "n16-128-INSECURE".into(),
+    ];
+    for (i, change) in changes.into_iter().enumerate() {
+        let mut p = good.clone();
+        change(&mut p);
+        if i == 2 {
+            assert!(p.log_qp() > bound_log_qp);
+        }
+        let refused = p.check();
+        assert!(
+            matches!(refused, Err(ParamError::BelowSecurity { .. })),
+            "change {i}: {refused:?}"
+        );
+        assert!(crate::Context::new(p).is_err(), "change {i}");
+    }
+}
+
+#[test]
 fn broken_sets_are_refused() {
     let good = Params::by_name("n10-INSECURE").unwrap();
     let broken = |f: fn(&mut Params)| {
