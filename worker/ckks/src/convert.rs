@@ -16,8 +16,9 @@ pub(crate) struct BaseConverter {
     pub(crate) product: Vec<Shoup>,
 }
 
+/// One modulus of the base that is converted from.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct SourceConstants {
+pub struct SourceConstants {
     pub(crate) modulus: Modulus,
     /// (D/d_i)^-1 modulo d_i
     pub(crate) hat_inverse: Shoup,
@@ -84,33 +85,21 @@ impl BaseConverter {
     }
 }
 
-/// The source side of a conversion, shared by all targets.
-#[derive(Debug)]
-pub(crate) struct Prepared {
-    /// k limbs: x_i * (D/d_i)^-1 mod d_i
-    pub(crate) hats: Vec<u64>,
-    /// how many times D has to be taken off for the centred representative
-    pub(crate) overflow: Vec<u64>,
+/// How many times D has to be taken off for the centred representative, from the scaled limbs
+/// x_i * (D/d_i)^-1 mod d_i: the reference for `Kernel::count_overflow`.
+pub(crate) fn count_overflow(sources: &[SourceConstants], hats: &[&[u64]], overflow: &mut [u64]) {
+    for (k, v) in overflow.iter_mut().enumerate() {
+        *v = overflow_at(sources, hats, k);
+    }
 }
 
-/// Scales the source limbs (k of them, in coefficients) in place and counts the overflow.
-pub(crate) fn prepare(conv: &BaseConverter, n: usize, mut limbs: Vec<u64>) -> Prepared {
-    debug_assert_eq!(limbs.len(), conv.len() * n);
-    let mut overflow = vec![1u64 << (FRACTION_BITS - 1); n];
-    for (limb, c) in limbs.chunks_exact_mut(n).zip(&conv.sources) {
-        let (m, w) = (c.modulus, c.hat_inverse);
-        for (x, f) in limb.iter_mut().zip(&mut overflow) {
-            *x = m.mul_shoup(w, *x);
-            *f += ((*x as u128 * c.reciprocal as u128) >> c.shift) as u64;
-        }
+#[inline(always)]
+pub(crate) fn overflow_at(sources: &[SourceConstants], hats: &[&[u64]], k: usize) -> u64 {
+    let mut sum = 1u64 << (FRACTION_BITS - 1);
+    for (c, hat) in sources.iter().zip(hats) {
+        sum += ((hat[k] as u128 * c.reciprocal as u128) >> c.shift) as u64;
     }
-    for f in &mut overflow {
-        *f >>= FRACTION_BITS;
-    }
-    Prepared {
-        hats: limbs,
-        overflow,
-    }
+    sum >> FRACTION_BITS
 }
 
 fn convert_k<const K: usize>(

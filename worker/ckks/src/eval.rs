@@ -99,11 +99,13 @@ impl Evaluator {
         let lower = |c: &Poly| {
             let mut c = c.lowest(level + 2);
             self.scale_poly(&mut c, &Constant { re: factor, im: 0 });
-            ctx.rescale_poly(&c)
+            c
         };
+        let (c0, c1) = (lower(&a.c0), lower(&a.c1));
+        let [c0, c1] = ctx.rescale_polys([&c0, &c1])?;
         Ok(Ciphertext {
-            c0: lower(&a.c0)?,
-            c1: lower(&a.c1)?,
+            c0,
+            c1,
             level,
             scale: a.scale,
         })

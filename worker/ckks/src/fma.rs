@@ -8,10 +8,12 @@
 //! sum below 2^53, that is k <= 8.
 
 mod ops;
+mod sums;
 mod transform;
 
+use crate::convert::SourceConstants;
 use crate::isa::Isa;
-use crate::kernel::{Kernel, ScalarKernel};
+use crate::kernel::{Kernel, KeyProduct, ScalarKernel, key_product_in_parts};
 use crate::modular::{Modulus, Shoup};
 use crate::ntt::NttTable;
 use pulp::NullaryFnOnce;
@@ -71,8 +73,19 @@ impl Field {
     /// The canonical residue.
     #[inline(always)]
     fn canonical(self, x: f64) -> u64 {
-        let r = self.reduce(x);
-        store(r + if r < 0.0 { self.q } else { 0.0 })
+        self.lift_negative(self.reduce(x))
+    }
+
+    /// The canonical residue of an integer in (-q, q).
+    #[inline(always)]
+    fn lift_negative(self, x: f64) -> u64 {
+        store(x + if x < 0.0 { self.q } else { 0.0 })
+    }
+
+    /// The canonical residue of x*w for |x| <= q and |w| <= q/2: `mul` stays below 0.69q.
+    #[inline(always)]
+    fn product(self, x: f64, w: f64) -> u64 {
+        self.lift_negative(self.mul(x, w))
     }
 }
 
@@ -182,17 +195,60 @@ impl Kernel for FmaKernel {
         overflow: &[u64],
         out: &mut [u64],
     ) {
-        let mut centred = [0.0; crate::convert::MAX_SOURCES + 1];
-        for (c, &w) in centred.iter_mut().zip(weights) {
-            *c = Field::centred(m, w);
+        self.convert_many(&[(m, weights)], hats, overflow, &mut [out]);
+    }
+
+    fn convert_many(
+        &self,
+        targets: &[(&Modulus, &[u64])],
+        hats: &[u64],
+        overflow: &[u64],
+        outs: &mut [&mut [u64]],
+    ) {
+        if !overflow.len().is_multiple_of(sums::TILE) {
+            return ScalarKernel.convert_many(targets, hats, overflow, outs);
         }
-        self.run(ops::Convert {
-            field: Field::new(m),
-            weights: &centred[..weights.len()],
+        for (targets, outs) in targets
+            .chunks(sums::TARGETS)
+            .zip(outs.chunks_mut(sums::TARGETS))
+        {
+            self.run(sums::Convert {
+                targets,
+                hats,
+                overflow,
+                outs,
+            });
+        }
+    }
+
+    fn count_overflow(&self, sources: &[SourceConstants], hats: &[&[u64]], overflow: &mut [u64]) {
+        self.run(sums::CountOverflow {
+            sources,
             hats,
             overflow,
-            out,
         });
+    }
+
+    fn key_product(&self, m: &Modulus, out0: &mut [u64], out1: &mut [u64], p: &KeyProduct) {
+        if p.terms.len() > sums::MAX_TERMS || !out0.len().is_multiple_of(sums::TILE) {
+            return key_product_in_parts(self, m, out0, out1, p);
+        }
+        self.run(sums::Key {
+            field: Field::new(m),
+            out0,
+            out1,
+            product: p,
+        });
+    }
+
+    fn add(&self, m: &Modulus, a: &mut [u64], b: &[u64]) {
+        let field = Field::new(m);
+        self.run(ops::Add { field, a, b });
+    }
+
+    fn sub(&self, m: &Modulus, a: &mut [u64], b: &[u64]) {
+        let field = Field::new(m);
+        self.run(ops::Sub { field, a, b });
     }
 
     fn lift(&self, source: u64, m: &Modulus, x: &[u64], out: &mut [u64]) {

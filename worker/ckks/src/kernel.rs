@@ -1,6 +1,7 @@
 //! Whole-limb operations, behind a trait so that SIMD and GPU versions can stand beside the scalar
 //! reference and be tested against it. Inputs and outputs are canonical residues unless said otherwise.
 
+use crate::convert::SourceConstants;
 use crate::modular::{Modulus, Shoup};
 use crate::ntt::NttTable;
 
@@ -74,6 +75,29 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
         crate::convert::convert_scalar(m, weights, hats, overflow, out);
     }
 
+    /// Conversion to several targets at once, each a modulus with its weights.
+    fn convert_many(
+        &self,
+        targets: &[(&Modulus, &[u64])],
+        hats: &[u64],
+        overflow: &[u64],
+        outs: &mut [&mut [u64]],
+    ) {
+        for ((m, weights), out) in targets.iter().zip(outs) {
+            self.convert(m, weights, hats, overflow, out);
+        }
+    }
+
+    /// The overflow of a base conversion, from the k source limbs of hats.
+    fn count_overflow(&self, sources: &[SourceConstants], hats: &[&[u64]], overflow: &mut [u64]) {
+        crate::convert::count_overflow(sources, hats, overflow);
+    }
+
+    /// Both sums of a key switch on one limb; see [`KeyProduct`].
+    fn key_product(&self, m: &Modulus, out0: &mut [u64], out1: &mut [u64], p: &KeyProduct) {
+        key_product_in_parts(self, m, out0, out1, p);
+    }
+
     /// Residues modulo `source`, read as integers in (-source/2, source/2), modulo `m`.
     fn lift(&self, source: u64, m: &Modulus, x: &[u64], out: &mut [u64]) {
         let half = source / 2;
@@ -102,6 +126,47 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
     fn scale(&self, m: &Modulus, a: &mut [u64], w: Shoup) {
         for x in a {
             *x = m.mul_shoup(w, *x);
+        }
+    }
+}
+
+/// out0 = sum x * y0 + x0 * w0 and out1 = sum x * y1 + x1 * w1, where every x is first taken through the
+/// permutation: x[table[k]] in place of x[k]. All slices have the same length.
+#[derive(Debug)]
+pub struct KeyProduct<'a> {
+    /// the permutation, if any
+    pub table: Option<&'a [u32]>,
+    /// (x, y0, y1)
+    pub terms: &'a [(&'a [u64], &'a [u64], &'a [u64])],
+    /// (x0, w0) and (x1, w1)
+    pub addends: [Option<(&'a [u64], Shoup)>; 2],
+}
+
+/// A key product from the other operations.
+pub(crate) fn key_product_in_parts<K: Kernel + ?Sized>(
+    kernel: &K,
+    m: &Modulus,
+    out0: &mut [u64],
+    out1: &mut [u64],
+    p: &KeyProduct,
+) {
+    let terms0: Vec<_> = p.terms.iter().map(|(x, y, _)| (*x, *y)).collect();
+    let terms1: Vec<_> = p.terms.iter().map(|(x, _, y)| (*x, *y)).collect();
+    match p.table {
+        None => {
+            kernel.dot(m, out0, &terms0);
+            kernel.dot(m, out1, &terms1);
+        }
+        Some(table) => kernel.dot_permuted(m, out0, out1, table, &terms0, &terms1),
+    }
+    for (out, addend) in [out0, out1].into_iter().zip(p.addends) {
+        match (addend, p.table) {
+            (None, _) => (),
+            (Some((x, w)), None) => kernel.add_scaled(m, out, x, w),
+            (Some((x, w)), Some(table)) => {
+                let moved: Vec<u64> = table.iter().map(|&k| x[k as usize]).collect();
+                kernel.add_scaled(m, out, &moved, w);
+            }
         }
     }
 }

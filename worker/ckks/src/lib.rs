@@ -5,11 +5,13 @@
 //! arithmetic, so results are the same bytes for any number of threads and any kernel.
 
 mod boot;
+mod buffer;
 mod cheb;
 mod cipher;
 mod complex;
 mod context;
 mod convert;
+mod divide;
 mod encode;
 mod error;
 mod eval;
@@ -37,7 +39,7 @@ pub use eval::{Evaluator, Tensor};
 pub use fma::FmaKernel;
 pub use ifma::emulated_ifma_kernel;
 pub use isa::{Isa, kernel_for};
-pub use kernel::{Kernel, ScalarKernel};
+pub use kernel::{Kernel, KeyProduct, ScalarKernel};
 pub use keys::{EvalKey, EvalKeys, KeyId, KeySource, KeySpec, expand_uniform};
 pub use linear::{LinearMap, PreparedMap};
 pub use modular::{Modulus, Shoup, is_prime};

@@ -1,5 +1,6 @@
 //! RNS polynomials of Z_Q[X]/(X^N + 1), limb-major.
 
+use crate::buffer::Buffer;
 use crate::context::Context;
 use crate::error::CkksError;
 use rayon::prelude::*;
@@ -20,7 +21,7 @@ pub struct Poly {
     pub(crate) limbs: usize,
     pub(crate) domain: Domain,
     /// limb i is data[i*n .. (i+1)*n]
-    pub(crate) data: Vec<u64>,
+    pub(crate) data: Buffer,
 }
 
 impl Poly {
@@ -30,7 +31,17 @@ impl Poly {
             n,
             limbs,
             domain,
-            data: vec![0; n * limbs],
+            data: Buffer::zeroed(n * limbs),
+        }
+    }
+
+    /// A polynomial of unspecified residues, for what is overwritten as a whole.
+    pub(crate) fn scratch(n: usize, limbs: usize, domain: Domain) -> Poly {
+        Poly {
+            n,
+            limbs,
+            domain,
+            data: Buffer::scratch(n * limbs),
         }
     }
 
@@ -73,7 +84,7 @@ impl Poly {
             n: ctx.n(),
             limbs,
             domain,
-            data,
+            data: data.into(),
         };
         poly.check_canonical(ctx)?;
         Ok(poly)
@@ -122,7 +133,7 @@ impl Poly {
             n: self.n,
             limbs,
             domain: self.domain,
-            data: self.data[..limbs * self.n].to_vec(),
+            data: Buffer::copy_of(&self.data[..limbs * self.n]),
         }
     }
 }
@@ -133,7 +144,7 @@ pub struct ExtPoly {
     pub(crate) n: usize,
     /// number of q limbs; the special limbs follow them
     pub(crate) limbs: usize,
-    pub(crate) data: Vec<u64>,
+    pub(crate) data: Buffer,
 }
 
 impl ExtPoly {
@@ -142,12 +153,21 @@ impl ExtPoly {
         ExtPoly {
             n,
             limbs,
-            data: vec![0; n * (limbs + special)],
+            data: Buffer::zeroed(n * (limbs + special)),
         }
     }
 }
 
 impl ExtPoly {
+    /// Unspecified residues, for what is overwritten as a whole.
+    pub(crate) fn scratch(n: usize, limbs: usize, special: usize) -> ExtPoly {
+        ExtPoly {
+            n,
+            limbs,
+            data: Buffer::scratch(n * (limbs + special)),
+        }
+    }
+
     /// Number of limbs, q and special together.
     pub(crate) fn total(&self) -> usize {
         self.data.len() / self.n

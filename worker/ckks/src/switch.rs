@@ -1,13 +1,16 @@
 //! Hybrid key switching (Han and Ki 2020): digits of alpha limbs, raised to QP, multiplied with the key,
-//! divided by P. Also rescaling and ModRaise, which share the base conversions.
+//! divided by P.
 
-use crate::cipher::{Ciphertext, ExtCiphertext, ScaleId};
+use crate::buffer::Buffer;
+use crate::cipher::Ciphertext;
 use crate::context::Context;
-use crate::convert::{BaseConverter, Prepared, prepare};
+use crate::convert::BaseConverter;
 use crate::error::CkksError;
+use crate::kernel::KeyProduct;
 use crate::keys::{EvalKey, KeyId};
 use crate::poly::{Domain, ExtPoly, Poly};
 use rayon::prelude::*;
+use std::ops::Range;
 
 /// A polynomial cut into digits and raised to QP: the part of a key switch that all rotations of one
 /// ciphertext share.
@@ -15,65 +18,157 @@ use rayon::prelude::*;
 pub struct Digits {
     pub(crate) limbs: usize,
     /// per digit (limbs + special) * N residues, NTT domain, q limbs first
-    pub(crate) raised: Vec<Vec<u64>>,
+    pub(crate) raised: Vec<Buffer>,
+}
+
+/// Limbs that one task raises: the source limbs, too many for the nearer caches, are read once for all of them.
+const GROUP: usize = 4;
+
+/// What is added to one component of a key switch, before its automorphism.
+#[derive(Clone, Copy)]
+pub(crate) enum Addend<'a> {
+    Nothing,
+    /// P times a polynomial
+    Lifted(&'a Poly),
+    Extended(&'a ExtPoly),
+}
+
+/// A polynomial cut into digits, in coefficients.
+struct Cut<'a> {
+    poly: &'a Poly,
+    /// per limb x_i * (D/d_i)^-1 mod d_i, D the product of the digit's primes
+    hats: Buffer,
+    /// per digit
+    overflow: Buffer,
+}
+
+/// A key, how its digits are moved and what is added.
+pub(crate) struct Switch<'a> {
+    pub(crate) key: &'a EvalKey,
+    pub(crate) permutation: Option<&'a [u32]>,
+    pub(crate) addends: [Addend<'a>; 2],
+}
+
+impl<'a> Switch<'a> {
+    pub(crate) fn plain(key: &'a EvalKey) -> Switch<'a> {
+        Switch {
+            key,
+            permutation: None,
+            addends: [Addend::Nothing; 2],
+        }
+    }
 }
 
 impl Context {
+    fn digit_limbs(&self, limbs: usize, digit: usize) -> Range<usize> {
+        let alpha = self.params().alpha;
+        digit * alpha..limbs.min((digit + 1) * alpha)
+    }
+
+    fn digit_converter(&self, own: &Range<usize>) -> &BaseConverter {
+        &self.converters().digits[own.start / self.params().alpha][own.len() - 1]
+    }
+
+    fn cut<'a>(&self, poly: &'a Poly) -> Cut<'a> {
+        debug_assert_eq!(poly.domain, Domain::Ntt);
+        let (n, limbs, alpha) = (poly.n, poly.limbs, self.params().alpha);
+        let digits = limbs.div_ceil(alpha);
+        let mut hats = Buffer::scratch(n * limbs);
+        hats.par_chunks_exact_mut(n)
+            .enumerate()
+            .for_each(|(i, hat)| {
+                hat.copy_from_slice(poly.limb(i));
+                self.ntt_inverse(i, hat);
+                let own = self.digit_limbs(limbs, i / alpha);
+                let source = &self.digit_converter(&own).sources[i - own.start];
+                self.kernel()
+                    .scale(self.modulus(i), hat, source.hat_inverse);
+            });
+        let mut overflow = Buffer::scratch(n * digits);
+        for (j, overflow) in overflow.chunks_exact_mut(n).enumerate() {
+            let own = self.digit_limbs(limbs, j);
+            let hats = &hats[own.start * n..own.end * n];
+            self.count_overflow(self.digit_converter(&own), hats, overflow);
+        }
+        Cut {
+            poly,
+            hats,
+            overflow,
+        }
+    }
+
+    /// Overflow counts of a conversion from scaled limbs.
+    pub(crate) fn count_overflow(&self, conv: &BaseConverter, hats: &[u64], overflow: &mut [u64]) {
+        let n = overflow.len();
+        let len = n.min(1 << 13);
+        overflow
+            .par_chunks_mut(len)
+            .enumerate()
+            .for_each(|(c, overflow)| {
+                let hats: Vec<_> = hats.chunks_exact(n).map(|h| &h[c * len..]).collect();
+                self.kernel().count_overflow(&conv.sources, &hats, overflow);
+            });
+    }
+
+    /// The limbs from `first` on of every digit, modulo QP and in the NTT domain. A digit's own limbs, which
+    /// are those of the polynomial, are left out unless `copy` is set.
+    fn raise(&self, cut: &Cut, first: usize, digits: &mut [&mut [u64]], copy: bool) {
+        let (n, limbs) = (cut.poly.n, cut.poly.limbs);
+        for (j, raised) in digits.iter_mut().enumerate() {
+            let own = self.digit_limbs(limbs, j);
+            let conv = self.digit_converter(&own);
+            let (mut targets, mut outs) = (Vec::new(), Vec::new());
+            for (i, out) in (first..).zip(raised.chunks_exact_mut(n)) {
+                if own.contains(&i) {
+                    if copy {
+                        out.copy_from_slice(cut.poly.limb(i));
+                    }
+                } else {
+                    let index = self.ext_index(limbs, i);
+                    targets.push((self.modulus(index), conv.target(index)));
+                    outs.push(out);
+                }
+            }
+            let hats = &cut.hats[own.start * n..own.end * n];
+            let overflow = &cut.overflow[j * n..(j + 1) * n];
+            self.kernel()
+                .convert_many(&targets, hats, overflow, &mut outs);
+        }
+        // limb by limb, so that the roots of each prime are read once
+        let count = digits.first().map_or(0, |d| d.len() / n);
+        for l in 0..count {
+            for (j, raised) in digits.iter_mut().enumerate() {
+                if !self.digit_limbs(limbs, j).contains(&(first + l)) {
+                    let limb = &mut raised[l * n..(l + 1) * n];
+                    self.ntt_forward(self.ext_index(limbs, first + l), limb);
+                }
+            }
+        }
+    }
+
     /// Cuts `poly` (NTT domain) into digits and raises each to QP.
     pub(crate) fn decompose(&self, poly: &Poly) -> Digits {
-        let (n, limbs, alpha) = (poly.n, poly.limbs, self.params().alpha);
-        debug_assert_eq!(poly.domain, Domain::Ntt);
-        let mut coeff = poly.clone();
-        coeff.to_coeff(self);
-        let raised = (0..limbs.div_ceil(alpha))
-            .map(|j| {
-                let own = j * alpha..limbs.min((j + 1) * alpha);
-                let conv = &self.converters().digits[j][own.len() - 1];
-                let prepared = self.prepare(conv, coeff.data[own.start * n..own.end * n].to_vec());
-                let mut out = vec![0u64; (limbs + self.p_len()) * n];
-                out.par_chunks_exact_mut(n)
-                    .enumerate()
-                    .for_each(|(i, out)| {
-                        if own.contains(&i) {
-                            out.copy_from_slice(poly.limb(i));
-                        } else {
-                            let index = self.ext_index(limbs, i);
-                            self.convert(conv, index, &prepared, out);
-                            self.ntt_forward(index, out);
-                        }
-                    });
-                out
-            })
+        let (n, limbs) = (poly.n, poly.limbs);
+        let cut = self.cut(poly);
+        let total = limbs + self.p_len();
+        let mut raised: Vec<Buffer> = (0..limbs.div_ceil(self.params().alpha))
+            .map(|_| Buffer::scratch(n * total))
             .collect();
+        let mut groups: Vec<Vec<&mut [u64]>> = Vec::new();
+        groups.resize_with(total.div_ceil(GROUP), Vec::new);
+        for digit in &mut raised {
+            for (group, part) in groups.iter_mut().zip(digit.chunks_mut(n * GROUP)) {
+                group.push(part);
+            }
+        }
+        groups
+            .into_par_iter()
+            .enumerate()
+            .for_each(|(g, mut digits)| self.raise(&cut, g * GROUP, &mut digits, true));
         Digits { limbs, raised }
     }
 
-    /// One target limb (modulus number `index`) of a prepared conversion.
-    pub(crate) fn convert(
-        &self,
-        conv: &BaseConverter,
-        index: usize,
-        prepared: &Prepared,
-        out: &mut [u64],
-    ) {
-        let (m, weights) = (self.modulus(index), conv.target(index));
-        self.kernel()
-            .convert(m, weights, &prepared.hats, &prepared.overflow, out);
-    }
-
-    fn prepare(&self, conv: &BaseConverter, limbs: Vec<u64>) -> Prepared {
-        prepare(conv, self.n(), limbs)
-    }
-
-    /// Sum over the digits of digit times key, both components, modulo QP. With `permutation` the digits
-    /// are first taken through an automorphism.
-    pub(crate) fn inner_product(
-        &self,
-        digits: &Digits,
-        key: &EvalKey,
-        permutation: Option<&[u32]>,
-    ) -> Result<(ExtPoly, ExtPoly), CkksError> {
-        let (n, limbs, special) = (self.n(), digits.limbs, key.special);
+    fn check_key(&self, key: &EvalKey, limbs: usize) -> Result<(), CkksError> {
         if key.limbs < limbs {
             return Err(CkksError::KeyTooSmall {
                 id: key.id,
@@ -81,166 +176,129 @@ impl Context {
                 need: limbs,
             });
         }
-        let mut c0 = ExtPoly::zero(n, limbs, special);
-        let mut c1 = ExtPoly::zero(n, limbs, special);
-        let kernel = self.kernel();
+        Ok(())
+    }
+
+    /// Both sums over the digits (limb `i` of each) of digit times key.
+    fn product_limb(
+        &self,
+        limbs: usize,
+        i: usize,
+        digits: &[&[u64]],
+        switch: &Switch,
+        outs: (&mut [u64], &mut [u64]),
+    ) {
+        let (n, key) = (self.n(), switch.key);
+        let m = self.modulus(self.ext_index(limbs, i));
+        // limb i of the key sits higher when the key covers more q limbs
+        let k = if i < limbs { i } else { i - limbs + key.limbs };
+        let at = k * n..(k + 1) * n;
+        let terms: Vec<_> = digits
+            .iter()
+            .zip(&key.digits)
+            .map(|(d, key)| (*d, &key.b[at.clone()], &key.a[at.clone()]))
+            .collect();
+        let addends = switch.addends.map(|addend| match addend {
+            Addend::Nothing => None,
+            Addend::Lifted(_) if i >= limbs => None,
+            Addend::Lifted(x) => Some((x.limb(i), self.converters().special.product[i])),
+            Addend::Extended(x) => Some((x.limb(i), m.shoup(1))),
+        });
+        let product = KeyProduct {
+            table: switch.permutation,
+            terms: &terms,
+            addends,
+        };
+        self.kernel().key_product(m, outs.0, outs.1, &product);
+    }
+
+    /// Sum over the digits of digit times key, both components, modulo QP. With a permutation the digits and
+    /// the addends are first taken through an automorphism.
+    pub(crate) fn inner_product(
+        &self,
+        digits: &Digits,
+        switch: &Switch,
+    ) -> Result<(ExtPoly, ExtPoly), CkksError> {
+        let (n, limbs) = (self.n(), digits.limbs);
+        self.check_key(switch.key, limbs)?;
+        let mut c0 = ExtPoly::scratch(n, limbs, switch.key.special);
+        let mut c1 = ExtPoly::scratch(n, limbs, switch.key.special);
         c0.data
             .par_chunks_exact_mut(n)
             .zip(c1.data.par_chunks_exact_mut(n))
             .enumerate()
-            .for_each(|(i, (o0, o1))| {
-                let m = self.modulus(self.ext_index(limbs, i));
-                // limb i of the key sits higher when the key covers more q limbs
-                let k = if i < limbs { i } else { i - limbs + key.limbs };
-                let used = key.digits.iter().zip(&digits.raised);
-                let at = |v: &[u64], i: usize| i * n..i * n + n.min(v.len());
-                let terms = |half: fn(&crate::keys::KeyDigit) -> &Vec<u64>| {
-                    used.clone()
-                        .map(|(kd, d)| (&d[at(d, i)], &half(kd)[at(half(kd), k)]))
-                        .collect::<Vec<_>>()
-                };
-                let (b, a) = (terms(|kd| &kd.b), terms(|kd| &kd.a));
-                match permutation {
-                    None => {
-                        kernel.dot(m, o0, &b);
-                        kernel.dot(m, o1, &a);
-                    }
-                    Some(table) => kernel.dot_permuted(m, o0, o1, table, &b, &a),
+            .for_each(|(i, outs)| {
+                let at = i * n..(i + 1) * n;
+                let digits: Vec<&[u64]> = digits.raised.iter().map(|d| &d[at.clone()]).collect();
+                self.product_limb(limbs, i, &digits, switch, outs);
+            });
+        Ok((c0, c1))
+    }
+
+    /// `decompose` and `inner_product` in one, the digits used while they are in the caches: the key switch
+    /// of one polynomial, (c0, c1) modulo QP with c0 + c1*s = P * poly * t.
+    pub(crate) fn key_switch_ext(
+        &self,
+        poly: &Poly,
+        switch: &Switch,
+    ) -> Result<(ExtPoly, ExtPoly), CkksError> {
+        let (n, limbs) = (poly.n, poly.limbs);
+        self.check_key(switch.key, limbs)?;
+        let cut = self.cut(poly);
+        let digits = limbs.div_ceil(self.params().alpha);
+        let mut c0 = ExtPoly::scratch(n, limbs, self.p_len());
+        let mut c1 = ExtPoly::scratch(n, limbs, self.p_len());
+        c0.data
+            .par_chunks_mut(n * GROUP)
+            .zip(c1.data.par_chunks_mut(n * GROUP))
+            .enumerate()
+            .for_each(|(g, (c0, c1))| {
+                let first = g * GROUP;
+                let mut scratch = Buffer::scratch(digits * c0.len());
+                let mut raised: Vec<_> = scratch.chunks_exact_mut(c0.len()).collect();
+                self.raise(&cut, first, &mut raised, false);
+                let outs = c0.chunks_exact_mut(n).zip(c1.chunks_exact_mut(n));
+                for (l, outs) in outs.enumerate() {
+                    let i = first + l;
+                    let digits: Vec<&[u64]> = raised
+                        .iter()
+                        .enumerate()
+                        .map(|(j, raised)| {
+                            if self.digit_limbs(limbs, j).contains(&i) {
+                                poly.limb(i)
+                            } else {
+                                &raised[l * n..(l + 1) * n]
+                            }
+                        })
+                        .collect();
+                    self.product_limb(limbs, i, &digits, switch, outs);
                 }
             });
         Ok((c0, c1))
     }
 
-    /// Divides by the special primes, rounding to nearest: one component, modulo QP to modulo Q.
-    pub(crate) fn mod_down(&self, x: &ExtPoly) -> Poly {
-        let special = x.total() - x.limbs;
-        let conv = if special == 1 {
-            &self.converters().special_one
-        } else {
-            &self.converters().special
-        };
-        self.divide(x, conv, x.limbs)
-    }
-
-    /// Divides by the special primes and by the top ciphertext prime at once.
-    pub(crate) fn mod_down_rescale(&self, x: &ExtPoly) -> Poly {
-        let top = x.limbs - 1;
-        self.divide(x, &self.converters().special_and[top], top)
-    }
-
-    /// (x - [x]_D) / D on the lowest `keep` limbs, D the product of the converter's base, which is the
-    /// special primes and then the limbs from `keep` up.
-    fn divide(&self, x: &ExtPoly, conv: &BaseConverter, keep: usize) -> Poly {
-        let n = x.n;
-        let special = x.total() - x.limbs;
-        let mut sources = x.data[x.limbs * n..].to_vec();
-        sources.extend_from_slice(&x.data[keep * n..x.limbs * n]);
-        sources
-            .par_chunks_exact_mut(n)
-            .enumerate()
-            .for_each(|(i, limb)| {
-                let index = if i < special {
-                    self.q_len() + i
-                } else {
-                    keep + i - special
-                };
-                self.ntt_inverse(index, limb);
-            });
-        let prepared = self.prepare(conv, sources);
-        let mut out = Poly::zero(n, keep, Domain::Ntt);
-        out.data
-            .par_chunks_exact_mut(n)
-            .enumerate()
-            .for_each(|(i, out)| {
-                let m = self.modulus(i);
-                self.convert(conv, i, &prepared, out);
-                self.ntt_forward(i, out);
-                self.kernel().sub_scale(m, out, x.limb(i), conv.inverse[i]);
-            });
-        out
+    /// Key switch of one polynomial, after ModDown.
+    pub(crate) fn key_switch(&self, poly: &Poly, key: &EvalKey) -> Result<(Poly, Poly), CkksError> {
+        let (c0, c1) = self.key_switch_ext(poly, &Switch::plain(key))?;
+        Ok(self.mod_down_both(&c0, &c1))
     }
 
     /// P * poly modulo QP: zero on the special limbs.
     pub(crate) fn lift_ext(&self, poly: &Poly) -> ExtPoly {
-        let mut out = ExtPoly::zero(poly.n, poly.limbs, self.p_len());
-        self.add_lifted(&mut out, poly);
-        out
-    }
-
-    /// x += P * poly.
-    pub(crate) fn add_lifted(&self, x: &mut ExtPoly, poly: &Poly) {
-        debug_assert_eq!(x.limbs, poly.limbs);
+        let mut out = ExtPoly::scratch(poly.n, poly.limbs, self.p_len());
         let n = poly.n;
         let product = &self.converters().special.product;
-        x.data
-            .par_chunks_exact_mut(n)
-            .zip(poly.data.par_chunks_exact(n))
-            .enumerate()
-            .for_each(|(i, (out, limb))| {
-                let m = self.modulus(i);
-                self.kernel().add_scaled(m, out, limb, product[i]);
-            });
-    }
-
-    /// Divides by the top prime, rounding to nearest.
-    pub(crate) fn rescale_poly(&self, poly: &Poly) -> Result<Poly, CkksError> {
-        if poly.limbs < 2 {
-            return Err(CkksError::LevelTooLow { have: 0, need: 1 });
-        }
-        let (n, top) = (poly.n, poly.limbs - 1);
-        let mut last = poly.limb(top).to_vec();
-        self.ntt_inverse(top, &mut last);
-        let source = *self.modulus(top);
-        let mut out = Poly::zero(n, top, Domain::Ntt);
         out.data
             .par_chunks_exact_mut(n)
             .enumerate()
             .for_each(|(i, out)| {
-                let m = self.modulus(i);
-                self.kernel().lift(source.value(), m, &last, out);
-                self.ntt_forward(i, out);
-                let w = m.shoup(m.inv(m.reduce(source.value())));
-                self.kernel().sub_scale(m, out, poly.limb(i), w);
-            });
-        Ok(out)
-    }
-
-    /// Reads residues modulo q_0 as integers in (-q_0/2, q_0/2) and reduces them modulo `limbs` primes.
-    pub(crate) fn mod_raise(&self, poly: &Poly, limbs: usize) -> Poly {
-        let n = poly.n;
-        let mut low = poly.lowest(1);
-        low.to_coeff(self);
-        let mut out = Poly::zero(n, limbs, Domain::Ntt);
-        let q0 = self.modulus(0).value();
-        out.data
-            .par_chunks_exact_mut(n)
-            .enumerate()
-            .for_each(|(i, out)| {
-                if i == 0 {
-                    out.copy_from_slice(&low.data);
+                if i < poly.limbs {
+                    out.copy_from_slice(poly.limb(i));
+                    self.kernel().scale(self.modulus(i), out, product[i]);
                 } else {
-                    self.kernel().lift(q0, self.modulus(i), &low.data, out);
+                    out.fill(0);
                 }
-                self.ntt_forward(i, out);
             });
-        out
-    }
-
-    /// Takes a polynomial in the NTT domain through an automorphism.
-    pub(crate) fn permute(&self, poly: &Poly, table: &[u32]) -> Poly {
-        let mut out = Poly::zero(poly.n, poly.limbs, Domain::Ntt);
-        permute_limbs(poly.n, &poly.data, &mut out.data, table);
-        out
-    }
-
-    /// The same modulo QP.
-    pub(crate) fn permute_ext(&self, poly: &ExtPoly, table: &[u32]) -> ExtPoly {
-        let mut out = ExtPoly {
-            n: poly.n,
-            limbs: poly.limbs,
-            data: vec![0; poly.data.len()],
-        };
-        permute_limbs(poly.n, &poly.data, &mut out.data, table);
         out
     }
 
@@ -260,10 +318,10 @@ impl Context {
         let n = self.n();
         let mut coeff = ct.c1.clone();
         coeff.to_coeff(self);
-        let mut raised = ct.c1.data.clone();
-        raised.resize(2 * n, 0);
+        let mut raised = Buffer::scratch(2 * n);
         let p0 = self.q_len();
-        let out = &mut raised[n..];
+        let (low, out) = raised.split_at_mut(n);
+        low.copy_from_slice(&ct.c1.data);
         let q0 = self.modulus(0).value();
         self.kernel().lift(q0, self.modulus(p0), &coeff.data, out);
         self.ntt_forward(p0, out);
@@ -271,43 +329,16 @@ impl Context {
             limbs: 1,
             raised: vec![raised],
         };
-        let (c0, c1) = self.inner_product(&digits, key, None)?;
-        let mut c0 = self.mod_down(&c0);
+        let (c0, c1) = self.inner_product(&digits, &Switch::plain(key))?;
+        let (mut c0, c1) = self.mod_down_both(&c0, &c1);
         self.kernel()
             .add(self.modulus(0), &mut c0.data, &ct.c0.data);
         Ok(Ciphertext {
             c0,
-            c1: self.mod_down(&c1),
+            c1,
             level: 0,
             scale: ct.scale,
         })
-    }
-
-    /// Raises a ciphertext from level 0 to the top: the message becomes m + q_0 * I. The result is read on
-    /// the EvalMod row, so its value is m / E_top.
-    pub(crate) fn mod_raise_ciphertext(&self, ct: &Ciphertext) -> Ciphertext {
-        let limbs = self.q_len();
-        Ciphertext {
-            c0: self.mod_raise(&ct.c0, limbs),
-            c1: self.mod_raise(&ct.c1, limbs),
-            level: limbs - 1,
-            scale: ScaleId::EvalMod,
-        }
-    }
-
-    /// Key switch of one polynomial: (c0, c1) modulo QP with c0 + c1*s = P * poly * t.
-    pub(crate) fn key_switch_ext(
-        &self,
-        poly: &Poly,
-        key: &EvalKey,
-    ) -> Result<(ExtPoly, ExtPoly), CkksError> {
-        self.inner_product(&self.decompose(poly), key, None)
-    }
-
-    /// Key switch of one polynomial, after ModDown.
-    pub(crate) fn key_switch(&self, poly: &Poly, key: &EvalKey) -> Result<(Poly, Poly), CkksError> {
-        let (c0, c1) = self.key_switch_ext(poly, key)?;
-        Ok((self.mod_down(&c0), self.mod_down(&c1)))
     }
 
     /// x += y, modulo QP.
@@ -337,24 +368,4 @@ impl Context {
                     .sub(self.modulus(self.ext_index(limbs, i)), a, b)
             });
     }
-
-    /// Divides an extended ciphertext by P.
-    pub(crate) fn mod_down_ciphertext(&self, x: &ExtCiphertext) -> Ciphertext {
-        Ciphertext {
-            c0: self.mod_down(&x.c0),
-            c1: self.mod_down(&x.c1),
-            level: x.level,
-            scale: x.scale,
-        }
-    }
-}
-
-fn permute_limbs(n: usize, from: &[u64], to: &mut [u64], table: &[u32]) {
-    to.par_chunks_exact_mut(n)
-        .zip(from.par_chunks_exact(n))
-        .for_each(|(to, from)| {
-            for (t, &k) in to.iter_mut().zip(table) {
-                *t = from[k as usize];
-            }
-        });
 }

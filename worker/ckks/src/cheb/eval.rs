@@ -11,6 +11,7 @@ use crate::error::CkksError;
 use crate::eval::Evaluator;
 use crate::keys::KeyId;
 use crate::poly::{Domain, Poly};
+use crate::switch::{Addend, Switch};
 use std::collections::BTreeMap;
 
 /// A ciphertext with its own scale.
@@ -212,9 +213,10 @@ impl Evaluator {
         }
         let scale = raw / top as f64;
         if sum.products.is_empty() {
+            let [c0, c1] = ctx.rescale_polys([&c0, &c1])?;
             return Ok(Scaled {
-                c0: ctx.rescale_poly(&c0)?,
-                c1: ctx.rescale_poly(&c1)?,
+                c0,
+                c1,
                 level: level - 1,
                 scale,
             });
@@ -224,12 +226,16 @@ impl Evaluator {
             self.double(&mut c2);
         }
         let key = self.keys.key(KeyId::Relin)?;
-        let (mut k0, mut k1) = ctx.key_switch_ext(&c2, &key)?;
-        ctx.add_lifted(&mut k0, &c0);
-        ctx.add_lifted(&mut k1, &c1);
+        let switch = Switch {
+            key: &key,
+            permutation: None,
+            addends: [Addend::Lifted(&c0), Addend::Lifted(&c1)],
+        };
+        let (k0, k1) = ctx.key_switch_ext(&c2, &switch)?;
+        let (c0, c1) = ctx.mod_down_rescale_both(&k0, &k1);
         Ok(Scaled {
-            c0: ctx.mod_down_rescale(&k0),
-            c1: ctx.mod_down_rescale(&k1),
+            c0,
+            c1,
             level: level - 1,
             scale,
         })
@@ -245,7 +251,7 @@ impl Evaluator {
 
     fn dot(&self, level: usize, terms: &[(&Poly, &Factor)], pairs: &[(&Poly, &Poly)]) -> Poly {
         let ctx = &self.ctx;
-        let mut out = Poly::zero(ctx.n(), level + 1, Domain::Ntt);
+        let mut out = Poly::scratch(ctx.n(), level + 1, Domain::Ntt);
         self.each_limb(&mut out, |i, limb| {
             let factors = terms.iter().map(|(x, f)| (x.limb(i), f.limb(i)));
             let products = pairs.iter().map(|(x, y)| (x.limb(i), y.limb(i)));

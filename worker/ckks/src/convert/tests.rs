@@ -10,6 +10,17 @@ fn context() -> Arc<Context> {
     Context::new(Params::by_name("n10-INSECURE").unwrap()).unwrap()
 }
 
+/// Scaled limbs and overflow counts, as a conversion takes them.
+fn prepare(ctx: &Context, conv: &BaseConverter, limbs: &[Vec<u64>]) -> (Vec<u64>, Vec<u64>) {
+    let mut hats = limbs.concat();
+    for (hat, source) in hats.chunks_exact_mut(ctx.n()).zip(&conv.sources) {
+        ctx.kernel().scale(&source.modulus, hat, source.hat_inverse);
+    }
+    let mut overflow = vec![0; ctx.n()];
+    ctx.count_overflow(conv, &hats, &mut overflow);
+    (hats, overflow)
+}
+
 fn residues(ctx: &Context, index: usize, salt: u8) -> Vec<u64> {
     let q = ctx.modulus(index).value();
     let mut r = expand_uniform(&[salt; 32], KeyId::Relin, 0, index, q, ctx.n());
@@ -65,11 +76,11 @@ fn conversion_is_the_centred_integer_exactly() {
         let conv = BaseConverter::new(&moduli, &sources);
         let limbs: Vec<Vec<u64>> = sources.iter().map(|&s| residues(&ctx, s, 1)).collect();
         let exact = centred(&ctx, &sources, &limbs);
-        let prepared = prepare(&conv, ctx.n(), limbs.concat());
+        let (hats, overflow) = prepare(&ctx, &conv, &limbs);
         for index in [0, 3, 9, 20, 28, 30, 36] {
-            let m = ctx.modulus(index);
             let mut out = vec![0; ctx.n()];
-            ctx.convert(&conv, index, &prepared, &mut out);
+            let (m, weights) = (ctx.modulus(index), conv.target(index));
+            ctx.kernel().convert(m, weights, &hats, &overflow, &mut out);
             for (k, (got, x)) in out.iter().zip(&exact).enumerate() {
                 assert_eq!(
                     *got,
@@ -97,12 +108,13 @@ fn next_to_a_tie_either_representative_may_come_out_but_no_other() {
         .map(|&s| BigInt::from(ctx.modulus(s).value()))
         .product();
     let upper: BigInt = (&d + 1) / 2;
-    let prepared = prepare(&conv, ctx.n(), limbs.concat());
+    let (hats, overflow) = prepare(&ctx, &conv, &limbs);
     let residues: Vec<u64> = [10, 20, 30]
         .iter()
         .map(|&index| {
             let mut out = vec![0; ctx.n()];
-            ctx.convert(&conv, index, &prepared, &mut out);
+            let (m, weights) = (ctx.modulus(index), conv.target(index));
+            ctx.kernel().convert(m, weights, &hats, &overflow, &mut out);
             assert!(out.iter().all(|x| *x == out[0]));
             out[0]
         })
@@ -166,10 +178,13 @@ fn mod_down_divides_by_the_special_primes_and_rounds_to_nearest() {
             .iter()
             .map(|&i| BigInt::from(ctx.modulus(i).value()))
             .product();
-        check_quotient(&ctx, &ctx.mod_down(&x), &exact, &p);
+        let [down] = ctx.mod_down([&x]);
+        check_quotient(&ctx, &down, &exact, &p);
         if limbs > 1 && special == 8 {
             let both = p * ctx.modulus(limbs - 1).value();
-            check_quotient(&ctx, &ctx.mod_down_rescale(&x), &exact, &both);
+            let (c0, c1) = ctx.mod_down_rescale_both(&x, &x);
+            check_quotient(&ctx, &c0, &exact, &both);
+            assert_eq!(c0, c1);
         }
     }
 }
@@ -184,8 +199,9 @@ fn rescaling_divides_by_the_top_prime_and_rounds_to_nearest() {
     let mut poly = Poly::from_data(&ctx, limbs, Domain::Coeff, c.concat()).unwrap();
     poly.to_ntt(&ctx);
     let q = BigInt::from(ctx.modulus(limbs - 1).value());
-    check_quotient(&ctx, &ctx.rescale_poly(&poly).unwrap(), &exact, &q);
-    assert!(ctx.rescale_poly(&poly.lowest(1)).is_err());
+    let [out] = ctx.rescale_polys([&poly]).unwrap();
+    check_quotient(&ctx, &out, &exact, &q);
+    assert!(ctx.rescale_polys([&poly.lowest(1)]).is_err());
 }
 
 #[test]

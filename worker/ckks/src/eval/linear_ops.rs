@@ -158,7 +158,7 @@ impl Evaluator {
             return Err(CkksError::LevelTooLow { have: 0, need: 1 });
         }
         let dot = |part: fn(&Ciphertext) -> &Poly| {
-            let mut out = Poly::zero(self.ctx.n(), first.level + 1, Domain::Ntt);
+            let mut out = Poly::scratch(self.ctx.n(), first.level + 1, Domain::Ntt);
             self.each_limb(&mut out, |i, limb| {
                 let operands: Vec<_> = terms
                     .iter()
@@ -195,7 +195,7 @@ impl Evaluator {
         }
         let dot = |part: fn(&ExtCiphertext) -> &ExtPoly| {
             let limbs = first.level + 1;
-            let mut out = ExtPoly::zero(ctx.n(), limbs, ctx.p_len());
+            let mut out = ExtPoly::scratch(ctx.n(), limbs, ctx.p_len());
             out.data
                 .par_chunks_exact_mut(ctx.n())
                 .enumerate()
@@ -224,9 +224,10 @@ impl Evaluator {
             return Err(CkksError::LevelTooLow { have: 0, need: 1 });
         }
         self.ctx.scale_of(a.scale, a.level - 1)?;
+        let [c0, c1] = self.ctx.rescale_polys([&a.c0, &a.c1])?;
         Ok(Ciphertext {
-            c0: self.ctx.rescale_poly(&a.c0)?,
-            c1: self.ctx.rescale_poly(&a.c1)?,
+            c0,
+            c1,
             level: a.level - 1,
             scale: a.scale,
         })

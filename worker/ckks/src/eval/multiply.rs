@@ -5,6 +5,7 @@ use crate::cipher::{Ciphertext, ScaleId};
 use crate::error::CkksError;
 use crate::keys::KeyId;
 use crate::poly::{Domain, Poly};
+use crate::switch::{Addend, Switch};
 
 /// Selects a component.
 type Part = fn(&Ciphertext) -> &Poly;
@@ -65,7 +66,7 @@ impl Evaluator {
             .collect::<Result<Vec<_>, CkksError>>()?;
         let ctx = &self.ctx;
         let product = |terms: &[(&Poly, &Poly)]| {
-            let mut out = Poly::zero(ctx.n(), level + 1, Domain::Ntt);
+            let mut out = Poly::scratch(ctx.n(), level + 1, Domain::Ntt);
             self.each_limb(&mut out, |i, limb| {
                 let operands: Vec<_> = terms.iter().map(|(a, b)| (a.limb(i), b.limb(i))).collect();
                 ctx.kernel().dot(ctx.modulus(i), limb, &operands);
@@ -102,12 +103,16 @@ impl Evaluator {
         let ctx = &self.ctx;
         ctx.scale_of(t.scale, t.level - 1)?;
         let key = self.keys.key(KeyId::Relin)?;
-        let (mut k0, mut k1) = ctx.key_switch_ext(&t.d2, &key)?;
-        ctx.add_lifted(&mut k0, &t.d0);
-        ctx.add_lifted(&mut k1, &t.d1);
+        let switch = Switch {
+            key: &key,
+            permutation: None,
+            addends: [Addend::Lifted(&t.d0), Addend::Lifted(&t.d1)],
+        };
+        let (k0, k1) = ctx.key_switch_ext(&t.d2, &switch)?;
+        let (c0, c1) = ctx.mod_down_rescale_both(&k0, &k1);
         Ok(Ciphertext {
-            c0: ctx.mod_down_rescale(&k0),
-            c1: ctx.mod_down_rescale(&k1),
+            c0,
+            c1,
             level: t.level - 1,
             scale: t.scale,
         })

@@ -5,8 +5,7 @@ use super::Evaluator;
 use crate::cipher::{Ciphertext, ExtCiphertext, Product};
 use crate::error::CkksError;
 use crate::keys::KeyId;
-use crate::poly::{ExtPoly, Poly};
-use crate::switch::Digits;
+use crate::switch::{Addend, Digits, Switch};
 
 impl Evaluator {
     /// Slots moved to the left by `steps` (any sign): rot(v, r)[p] = v[p + r].
@@ -15,10 +14,7 @@ impl Evaluator {
         if steps == 0 {
             return Ok(a.clone());
         }
-        let digits = self.hoist(a);
-        Ok(self
-            .ctx
-            .mod_down_ciphertext(&self.rotated(a, &digits, steps)?))
+        Ok(self.ctx.mod_down_ciphertext(&self.rotated(a, None, steps)?))
     }
 
     /// Several rotations of one ciphertext; the decomposition is shared.
@@ -34,7 +30,9 @@ impl Evaluator {
         steps
             .iter()
             .map(|&s| match (&digits, self.reduced_steps(s)) {
-                (Some(d), s) if s != 0 => Ok(self.ctx.mod_down_ciphertext(&self.rotated(a, d, s)?)),
+                (Some(d), s) if s != 0 => {
+                    Ok(self.ctx.mod_down_ciphertext(&self.rotated(a, Some(d), s)?))
+                }
                 _ => Ok(a.clone()),
             })
             .collect()
@@ -42,7 +40,7 @@ impl Evaluator {
 
     /// Complex conjugate of every slot.
     pub fn conjugate(&self, a: &Ciphertext) -> Result<Ciphertext, CkksError> {
-        let x = self.automorphism_ext(a, &self.hoist(a), KeyId::Conj)?;
+        let x = self.automorphism_ext(a, None, KeyId::Conj)?;
         Ok(self.ctx.mod_down_ciphertext(&x))
     }
 
@@ -75,14 +73,14 @@ impl Evaluator {
     ) -> Result<ExtCiphertext, CkksError> {
         match self.reduced_steps(steps) {
             0 => Ok(self.extend(a)),
-            steps => self.rotated(a, digits, steps),
+            steps => self.rotated(a, Some(digits), steps),
         }
     }
 
     fn rotated(
         &self,
         a: &Ciphertext,
-        digits: &Digits,
+        digits: Option<&Digits>,
         steps: u32,
     ) -> Result<ExtCiphertext, CkksError> {
         self.automorphism_ext(a, digits, KeyId::Rot(steps))
@@ -105,21 +103,27 @@ impl Evaluator {
         }
     }
 
-    /// Automorphism and key switch of `a`, modulo QP.
+    /// Automorphism and key switch of `a`, modulo QP; with the digits if they are there already.
     pub(crate) fn automorphism_ext(
         &self,
         a: &Ciphertext,
-        digits: &Digits,
+        digits: Option<&Digits>,
         id: KeyId,
     ) -> Result<ExtCiphertext, CkksError> {
-        if digits.limbs != a.level + 1 {
-            return Err(CkksError::ShapeMismatch("digits of another ciphertext"));
-        }
         let key = self.keys.key(id)?;
         let table = self.ctx.automorphism(self.galois(id));
-        let (mut c0, c1) = self.ctx.inner_product(digits, &key, Some(&table))?;
-        let moved: Poly = self.ctx.permute(&a.c0, &table);
-        self.ctx.add_lifted(&mut c0, &moved);
+        let switch = Switch {
+            key: &key,
+            permutation: Some(&table),
+            addends: [Addend::Lifted(&a.c0), Addend::Nothing],
+        };
+        let (c0, c1) = match digits {
+            Some(digits) if digits.limbs != a.level + 1 => {
+                return Err(CkksError::ShapeMismatch("digits of another ciphertext"));
+            }
+            Some(digits) => self.ctx.inner_product(digits, &switch)?,
+            None => self.ctx.key_switch_ext(&a.c1, &switch)?,
+        };
         Ok(ExtCiphertext {
             c0,
             c1,
@@ -154,10 +158,13 @@ impl Evaluator {
     ) -> Result<ExtCiphertext, CkksError> {
         let key = self.keys.key(id)?;
         let table = self.ctx.automorphism(self.galois(id));
-        let digits = self.ctx.decompose(&self.ctx.mod_down(&a.c1));
-        let (mut c0, c1) = self.ctx.inner_product(&digits, &key, Some(&table))?;
-        let moved: ExtPoly = self.ctx.permute_ext(&a.c0, &table);
-        self.ctx.add_ext(&mut c0, &moved);
+        let [low] = self.ctx.mod_down([&a.c1]);
+        let switch = Switch {
+            key: &key,
+            permutation: Some(&table),
+            addends: [Addend::Extended(&a.c0), Addend::Nothing],
+        };
+        let (c0, c1) = self.ctx.key_switch_ext(&low, &switch)?;
         Ok(ExtCiphertext {
             c0,
             c1,
@@ -187,9 +194,10 @@ impl Evaluator {
             return Err(CkksError::LevelTooLow { have: 0, need: 1 });
         }
         self.ctx.scale_of(x.scale, x.level - 1)?;
+        let (c0, c1) = self.ctx.mod_down_rescale_both(&x.c0, &x.c1);
         Ok(Ciphertext {
-            c0: self.ctx.mod_down_rescale(&x.c0),
-            c1: self.ctx.mod_down_rescale(&x.c1),
+            c0,
+            c1,
             level: x.level - 1,
             scale: x.scale,
         })

@@ -1,7 +1,7 @@
 //! Sums of products and base conversion on f64 vectors. A product of canonical residues comes out below
 //! 0.875q in absolute value, so eight of them and a reduced sum stay below 8q.
 
-use super::{Field, load, store};
+use super::{Field, load};
 use pulp::NullaryFnOnce;
 
 const TILE: usize = 512;
@@ -127,63 +127,6 @@ impl NullaryFnOnce for DotPermuted<'_> {
     }
 }
 
-/// Base conversion to one target. Nine products by centred weights (k = 1: |r| <= 0.69q each) and the
-/// overflow term stay below 7.5q.
-pub(super) struct Convert<'a> {
-    pub(super) field: Field,
-    pub(super) weights: &'a [f64],
-    pub(super) hats: &'a [u64],
-    pub(super) overflow: &'a [u64],
-    pub(super) out: &'a mut [u64],
-}
-
-#[inline(always)]
-fn convert_k<const K: usize>(
-    f: Field,
-    weights: &[f64],
-    hats: &[u64],
-    overflow: &[u64],
-    out: &mut [u64],
-) {
-    let n = out.len();
-    let mut limbs = [&hats[..0]; K];
-    for (i, limb) in limbs.iter_mut().enumerate() {
-        *limb = &hats[i * n..(i + 1) * n];
-    }
-    let mut w = [0.0; K];
-    w.copy_from_slice(&weights[..K]);
-    let negated = weights[K];
-    let overflow = &overflow[..n];
-    for k in 0..n {
-        let mut sum = f.mul(load(overflow[k]), negated);
-        for i in 0..K {
-            sum += f.mul(load(limbs[i][k]), w[i]);
-        }
-        out[k] = f.canonical(sum);
-    }
-}
-
-impl NullaryFnOnce for Convert<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn call(self) {
-        let (f, w, hats, overflow, out) =
-            (self.field, self.weights, self.hats, self.overflow, self.out);
-        match w.len() - 1 {
-            1 => convert_k::<1>(f, w, hats, overflow, out),
-            2 => convert_k::<2>(f, w, hats, overflow, out),
-            3 => convert_k::<3>(f, w, hats, overflow, out),
-            4 => convert_k::<4>(f, w, hats, overflow, out),
-            5 => convert_k::<5>(f, w, hats, overflow, out),
-            6 => convert_k::<6>(f, w, hats, overflow, out),
-            7 => convert_k::<7>(f, w, hats, overflow, out),
-            8 => convert_k::<8>(f, w, hats, overflow, out),
-            _ => convert_k::<9>(f, w, hats, overflow, out),
-        }
-    }
-}
-
 /// Centred lift from one modulus to another.
 pub(super) struct Lift<'a> {
     pub(super) field: Field,
@@ -221,7 +164,7 @@ impl NullaryFnOnce for SubScale<'_> {
     fn call(self) {
         let f = self.field;
         for (o, x) in self.out.iter_mut().zip(self.x) {
-            *o = f.canonical(f.mul(load(*x) - load(*o), self.w));
+            *o = f.product(load(*x) - load(*o), self.w);
         }
     }
 }
@@ -260,9 +203,45 @@ impl NullaryFnOnce for Scale<'_> {
     fn call(self) {
         let f = self.field;
         for a in self.a {
-            let r = f.mul(load(*a), self.w);
-            // |r| < q, one correction suffices
-            *a = store(r + if r < 0.0 { f.q } else { 0.0 });
+            *a = f.product(load(*a), self.w);
+        }
+    }
+}
+
+/// a = a + b.
+pub(super) struct Add<'a> {
+    pub(super) field: Field,
+    pub(super) a: &'a mut [u64],
+    pub(super) b: &'a [u64],
+}
+
+impl NullaryFnOnce for Add<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let f = self.field;
+        for (a, b) in self.a.iter_mut().zip(self.b) {
+            *a = f.lift_negative(load(*a) + load(*b) - f.q);
+        }
+    }
+}
+
+/// a = a - b.
+pub(super) struct Sub<'a> {
+    pub(super) field: Field,
+    pub(super) a: &'a mut [u64],
+    pub(super) b: &'a [u64],
+}
+
+impl NullaryFnOnce for Sub<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let f = self.field;
+        for (a, b) in self.a.iter_mut().zip(self.b) {
+            *a = f.lift_negative(load(*a) - load(*b));
         }
     }
 }

@@ -224,3 +224,153 @@ fn elementwise_operations_agree_with_the_reference() {
         }
     }
 }
+
+#[test]
+fn conversions_to_several_targets_agree_with_the_reference() {
+    let n = 512;
+    let moduli: Vec<Modulus> = primes()
+        .into_iter()
+        .map(|q| Modulus::new(q).unwrap())
+        .collect();
+    for sources in 1..=9 {
+        for edge in 0..6 {
+            let mut hats: Vec<u64> = (0..sources)
+                .flat_map(|i| uniform((1 << 50) - 27, n, i as u8))
+                .collect();
+            let mut overflow: Vec<u64> = (0..n).map(|i| (i % (sources + 1)) as u64).collect();
+            if edge == 1 {
+                hats.fill(0);
+            } else if edge > 1 {
+                hats.fill((1 << 50) - 1);
+                overflow.fill(sources as u64);
+            }
+            // twice over, so that there are more than a kernel takes at once
+            let moduli = [&moduli[..], &moduli[..]].concat();
+            let weights: Vec<Vec<u64>> = moduli
+                .iter()
+                .enumerate()
+                .map(|(t, m)| {
+                    let q = m.value();
+                    match edge {
+                        2 => vec![q / 2; sources + 1],
+                        3 => vec![q / 2 + 1; sources + 1],
+                        4 => vec![q - 1; sources + 1],
+                        5 => vec![0; sources + 1],
+                        _ => uniform(q, sources + 1, t as u8),
+                    }
+                })
+                .collect();
+            let targets: Vec<_> = moduli
+                .iter()
+                .zip(&weights)
+                .map(|(m, w)| (m, &w[..]))
+                .collect();
+            let all = |k: &dyn Kernel| {
+                let mut out = vec![1; n * targets.len()];
+                let mut outs: Vec<_> = out.chunks_exact_mut(n).collect();
+                k.convert_many(&targets, &hats, &overflow, &mut outs);
+                out
+            };
+            let want = all(&ScalarKernel);
+            for k in kernels() {
+                assert_eq!(
+                    all(&*k),
+                    want,
+                    "{}: sources {sources} edge {edge}",
+                    k.name()
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn key_products_agree_with_the_reference() {
+    for n in [512, 264] {
+        let table: Vec<u32> = (0..n as u32).map(|i| i ^ 5).collect();
+        for q in primes() {
+            let m = Modulus::new(q).unwrap();
+            let inputs = inputs(q, n);
+            let largest = vec![q - 1; n];
+            for count in 0..=6 {
+                for (table, extreme) in [(None, true), (None, false), (Some(&table[..]), false)] {
+                    let terms: Vec<_> = (0..count)
+                        .map(|i| {
+                            if extreme {
+                                (&largest[..], &largest[..], &largest[..])
+                            } else {
+                                let at = |j: usize| &inputs[(i + j) % inputs.len()][..];
+                                (at(0), at(1), at(3))
+                            }
+                        })
+                        .collect();
+                    for addends in [
+                        [None, None],
+                        [Some((&inputs[0][..], m.shoup(q / 3))), None],
+                        [
+                            Some((&largest[..], m.shoup(q - 1))),
+                            Some((&largest[..], m.shoup(1))),
+                        ],
+                    ] {
+                        let product = KeyProduct {
+                            table,
+                            terms: &terms,
+                            addends,
+                        };
+                        let both = |k: &dyn Kernel| {
+                            let (mut x, mut y) = (vec![1; n], vec![2; n]);
+                            k.key_product(&m, &mut x, &mut y, &product);
+                            (x, y)
+                        };
+                        let want = both(&ScalarKernel);
+                        for k in kernels() {
+                            assert_eq!(both(&*k), want, "{}: q {q} terms {count}", k.name());
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn overflow_counts_agree_with_the_reference_next_to_ties_too() {
+    let n = 300;
+    let p = Params::by_name("n16-128").unwrap();
+    let moduli: Vec<Modulus> =
+        p.q.iter()
+            .chain(&p.p)
+            .map(|&q| Modulus::new(q).unwrap())
+            .collect();
+    for sources in [
+        vec![0],
+        vec![3, 4],
+        (0..8).collect(),
+        (29..37).chain([7]).collect::<Vec<_>>(),
+    ] {
+        let conv = crate::convert::BaseConverter::new(&moduli, &sources);
+        // the integers 0, 1, -1, (D - 1)/2, (D + 1)/2 and random ones
+        let hats: Vec<Vec<u64>> = conv
+            .sources
+            .iter()
+            .enumerate()
+            .map(|(i, c)| {
+                let q = c.modulus.value();
+                let mut x = uniform(q, n, i as u8);
+                x[..5].copy_from_slice(&[0, 1, q - 1, q / 2, q / 2 + 1]);
+                for x in &mut x[..6] {
+                    *x = c.modulus.mul_shoup(c.hat_inverse, *x);
+                }
+                x
+            })
+            .collect();
+        let hats: Vec<&[u64]> = hats.iter().map(|h| &h[..]).collect();
+        let mut want = vec![99; n];
+        ScalarKernel.count_overflow(&conv.sources, &hats, &mut want);
+        for k in kernels() {
+            let mut got = vec![98; n];
+            k.count_overflow(&conv.sources, &hats, &mut got);
+            assert_eq!(got, want, "{}: sources {sources:?}", k.name());
+        }
+    }
+}
