@@ -15,8 +15,8 @@ use crate::program::merge_keys;
 use crate::record::Record;
 use crate::tensors::{PackedLayer, Rope};
 
-/// What [`golden_digest`] returns on a machine that computes correctly.
-pub const GOLDEN: &str = "ae21d2e68d3005066d3a4279c0c5ad1f4780fc96bb4ca43622662885a82cec76";
+/// What [`golden_digest`] returns on a machine that computes correctly; tests/golden.rs says how to write it anew.
+pub const GOLDEN: &str = include_str!("../../golden/hop-n10-INSECURE").trim_ascii();
 
 /// Multiples of 2^-16 in [-1, 1), from SplitMix64.
 struct Stream(u64);
@@ -225,16 +225,4 @@ pub fn golden_digest_on(isa: Isa, threads: usize) -> Result<[u8; 32], HopError> 
         let engine = Engine::on(isa, params)?;
         Synthetic::with_engine(engine, shape, 1, degrees)?.run(&mut |_| {})
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_golden_hop_gives_the_committed_digest_on_one_and_two_threads() {
-        for threads in [1, 2] {
-            assert_eq!(hex::encode(golden_digest(threads).unwrap()), GOLDEN);
-        }
-    }
 }

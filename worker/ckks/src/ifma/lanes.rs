@@ -208,6 +208,7 @@ pub(super) use real::Avx512;
 mod tests {
     use super::*;
 
+    #[cfg(target_arch = "x86_64")]
     const EDGES: [u64; 8] = [
         0,
         1,
