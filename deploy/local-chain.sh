@@ -3,14 +3,16 @@
 # with accounts of their own, quorum 2, and the key holder. Used by demo.sh and smollm2.sh.
 #
 #   local-chain.sh --params SET --model (FILE.gguf | tiny-llama | tiny-qwen3) --tokens MAX --prompt TEXT
-#                  [--sha256 HEX] [--calibration FILE] [--keep DIR] [--json]
+#                  [--sha256 HEX] [--calibration FILE] [--threads N] [--keep DIR] [--json]
 #
+# --tokens is the longest prompt that the calibration is made for. Calibrations are kept in ~/.cache/cipherhop and used
+# again. --threads: threads of each volunteer, 1 by default.
 # Exit code 0 only if the chain completes and the decrypted result is accepted. With --json the last line is one
 # summary object.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-params="" model="" sha256="" tokens="" calibration="" prompt="" keep="" json=0
+params="" model="" sha256="" tokens="" calibration="" prompt="" keep="" threads=1 json=0
 while (($#)); do
   case $1 in
     --params) params=$2; shift 2 ;;
@@ -19,6 +21,7 @@ while (($#)); do
     --tokens) tokens=$2; shift 2 ;;
     --calibration) calibration=$2; shift 2 ;;
     --prompt) prompt=$2; shift 2 ;;
+    --threads) threads=$2; shift 2 ;;
     --keep) keep=$2; shift 2 ;;
     --json) json=1; shift ;;
     *) echo "local-chain.sh: unknown argument '$1' (see the head of the script)" >&2; exit 2 ;;
@@ -50,6 +53,13 @@ cleanup() {
 }
 trap cleanup EXIT INT TERM
 
+owner() { "$bin/cipherhop-owner" "$@"; }
+# A prompt that is too long is refused before anything is made for it.
+if [[ -n $calibration ]]; then limit=(--calibration "$calibration"); else limit=(--tokens "$tokens"); fi
+owner prompt check "$model" --params "$params" --prompt "$prompt" "${limit[@]}" >&2
+insecure=()
+[[ $params == *INSECURE* ]] && insecure=(--allow-insecure)
+
 started=$(date +%s.%N)
 say "starting a coordinator in $work"
 "$bin/cipherhop-coordinator" serve --data "$work/coordinator" --listen 127.0.0.1:0 \
@@ -65,7 +75,6 @@ done
 [[ -n $url ]] || { say "the coordinator gave no address within 10 s"; exit 1; }
 
 coordinator() { "$bin/cipherhop-coordinator" "$@" --coordinator "$url" --data "$work/coordinator" --json; }
-owner() { "$bin/cipherhop-owner" "$@"; }
 (umask 077; coordinator token create --role owner --account key-holder | field token >"$work/owner.token")
 for who in alice bob; do
   invite=$(coordinator token create --role invite --account "$who" | field token)
@@ -74,33 +83,27 @@ done
 
 say "key holder: keys, model, calibration, chain"
 export CIPHERHOP_TOKEN_FILE=$work/owner.token CIPHERHOP_COORDINATOR=$url
-owner keygen --params "$params" --allow-insecure --out "$work/keys" >&2
+owner keygen --params "$params" "${insecure[@]}" --out "$work/keys" >&2
 owner model import "$model" ${sha256:+--sha256 "$sha256"} >&2
 if [[ -z $calibration ]]; then
-  calibration=$work/calibration.json
-  owner model calibrate "$model" --tokens "$tokens" --out "$calibration" >&2
+  calibration=$(owner --json model calibrate "$model" --tokens "$tokens" | field calibration)
 fi
 name=local-$(date +%s)
-owner chain create --name "$name" --keys "$work/keys" --model "$model" --calibration "$calibration" \
-  --prompt "$prompt" --quorum 2 --allow-insecure --out "$work/chain" >&2
+owner --json chain create --name "$name" --keys "$work/keys" --model "$model" --calibration "$calibration" \
+  --prompt "$prompt" --quorum 2 "${insecure[@]}" --out "$work/chain" >"$work/created.json" || {
+    cat "$work/created.json" >&2; exit 1; }
 
 say "two volunteers claim, run and submit the hops"
+workers=()
 for who in alice bob; do
-  "$bin/cipherhop-worker" run --data "$work/$who" --until-done "$name" --threads 1 --allow-insecure \
+  "$bin/cipherhop-worker" --json run --data "$work/$who" --until-done "$name" --threads "$threads" "${insecure[@]}" \
     >"$work/$who.out" 2>"$work/$who.log" &
-  pids+=($!)
+  pids+=($!) workers+=($!)
 done
+python3 "$root/deploy/peak_memory.py" "${workers[@]}" >"$work/memory.json" 2>"$work/memory.log" &
+pids+=($!)
 owner chain wait --chain "$work/chain" >&2
 
 say "key holder: decrypting and comparing with the plaintext model"
-if ((json)); then
-  owner chain result --chain "$work/chain" --json >"$work/result.json" || { cat "$work/result.json" >&2; exit 1; }
-  python3 - "$work/result.json" "$started" <<'PY'
-import json, sys, time
-result = json.loads(open(sys.argv[1]).read().strip().splitlines()[-1])
-result["seconds"] = round(time.time() - float(sys.argv[2]), 1)
-print(json.dumps(result))
-PY
-else
-  owner chain result --chain "$work/chain"
-fi
+owner --json chain result --chain "$work/chain" >"$work/result.json" || { cat "$work/result.json" >&2; exit 1; }
+python3 "$root/deploy/chain_summary.py" "$work" "$started" "$json"

@@ -27,6 +27,9 @@ pub enum Command {
     /// Look at models and calibrate them.
     #[command(subcommand)]
     Model(ModelCommand),
+    /// Look at private prompts.
+    #[command(subcommand)]
+    Prompt(PromptCommand),
     /// Create, follow and decrypt encrypted chains.
     #[command(subcommand)]
     Chain(ChainCommand),
@@ -90,9 +93,10 @@ pub struct ModelCalibrate {
     /// Most windows of text to run.
     #[arg(long, default_value_t = 600)]
     pub windows: usize,
-    /// Calibration file to write.
+    /// Calibration file to write. Without it the file goes to the user's cache folder under a name that depends on the
+    /// model, prefix, corpus, options and code; one that is there already is used again.
     #[arg(long)]
-    pub out: PathBuf,
+    pub out: Option<PathBuf>,
 }
 
 /// `model run`
@@ -106,6 +110,42 @@ pub struct ModelRun {
     /// Calibration to check the run against.
     #[arg(long)]
     pub calibration: Option<PathBuf>,
+}
+
+/// `prompt ...`
+#[derive(Debug, Subcommand)]
+pub enum PromptCommand {
+    /// Count a prompt's tokens and refuse what does not fit; needs neither keys nor a calibration.
+    Check(PromptCheck),
+}
+
+/// `prompt check`
+#[derive(Debug, Args)]
+pub struct PromptCheck {
+    /// A .gguf file, a folder with safetensors, or tiny-llama or tiny-qwen3.
+    pub model: String,
+    /// Parameter set the chain will use.
+    #[arg(long)]
+    pub params: String,
+    /// Private prompt.
+    #[arg(
+        long,
+        required_unless_present = "prompt_file",
+        conflicts_with = "prompt_file"
+    )]
+    pub prompt: Option<String>,
+    /// File with the private prompt, read as it is.
+    #[arg(long)]
+    pub prompt_file: Option<PathBuf>,
+    /// Public prefix, special tokens allowed; start marker and newline by default.
+    #[arg(long, conflicts_with = "calibration")]
+    pub prefix: Option<String>,
+    /// Calibration the chain will use.
+    #[arg(long)]
+    pub calibration: Option<PathBuf>,
+    /// Most tokens of a calibration still to be made.
+    #[arg(long, conflicts_with = "calibration")]
+    pub tokens: Option<usize>,
 }
 
 /// How to reach the coordinator.

@@ -9,7 +9,8 @@ use anyhow::{Context, bail};
 
 /// Writes `bytes` to `path` with mode 0600: temporary file, fsync, rename.
 pub fn write_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+    let folder = parent.unwrap_or(Path::new("."));
     // tempfile makes its files with mode 0600.
     let mut file = tempfile::NamedTempFile::new_in(folder)
         .with_context(|| format!("cannot write in {}", folder.display()))?;

@@ -117,6 +117,34 @@ fn unsafe_requests_are_refused_and_say_why() {
         "{value}"
     );
 
+    // The same before there are keys or a calibration.
+    let check = |params: &str, prompt: &str| {
+        run(&[
+            "prompt",
+            "check",
+            "tiny-llama",
+            "--params",
+            params,
+            "--prompt",
+            prompt,
+        ])
+    };
+    let (code, value, _) = check("n11-INSECURE", "abcd");
+    assert_eq!(
+        (
+            code,
+            value["tokens"].as_u64(),
+            value["most_tokens"].as_u64()
+        ),
+        (0, Some(4), Some(4))
+    );
+    let (code, value, _) = check("n11-INSECURE", "abcde");
+    assert!(
+        code == 3 && error(&value).contains("5 tokens, at most 4 fit"),
+        "{value}"
+    );
+    assert_eq!(check("n12-NONE", "abc").0, 1);
+
     // A calibration that is too narrow for this prompt: refused by layer and quantity.
     let mut calibration: Value =
         serde_json::from_slice(&std::fs::read(d.join("c.json")).unwrap()).unwrap();
@@ -143,4 +171,36 @@ fn unsafe_requests_are_refused_and_say_why() {
         "abc",
     ]);
     assert!(code == 1 && error(&value).contains("tiny-llama"), "{value}");
+}
+
+#[test]
+fn calibrations_are_kept_and_used_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let calibrate = |tokens: &str| {
+        let out = Command::new(env!("CARGO_BIN_EXE_cipherhop-owner"))
+            .args(["--json", "model", "calibrate", "tiny-llama"])
+            .args(["--windows", "100", "--tokens", tokens])
+            .env("XDG_CACHE_HOME", dir.path())
+            .output()
+            .unwrap();
+        assert!(out.status.success());
+        serde_json::from_slice::<Value>(&out.stdout).unwrap()
+    };
+    let (first, second) = (calibrate("2"), calibrate("2"));
+    assert_eq!(
+        (&first["reused"], &second["reused"]),
+        (&false.into(), &true.into())
+    );
+    assert_eq!(first["calibration"], second["calibration"]);
+    assert_eq!(first["sha256"], second["sha256"]);
+    assert_ne!(first["calibration"], calibrate("3")["calibration"]);
+    // A damaged file is made again.
+    let path = first["calibration"].as_str().unwrap();
+    assert!(path.starts_with(dir.path().to_str().unwrap()));
+    std::fs::write(path, "{").unwrap();
+    let third = calibrate("2");
+    assert_eq!(
+        (&third["reused"], &third["sha256"]),
+        (&false.into(), &first["sha256"])
+    );
 }

@@ -14,7 +14,7 @@ use cipherhop_ckks::{Ciphertext, Complex, EvalKeys, KeySource, Params};
 use cipherhop_hop::ckks_backend::Engine;
 use cipherhop_hop::error::HopError;
 use cipherhop_hop::fold::Rotator;
-use cipherhop_hop::model::PlainRun;
+use cipherhop_hop::model::{Model, PlainRun};
 use cipherhop_hop::program::Program;
 use cipherhop_hop::run::{HopEvent, HopJob, HopOutput, run_hop_on};
 use cipherhop_hop::sim::Sim;
@@ -53,18 +53,28 @@ fn cpu_seconds() -> f64 {
 }
 
 fn setup(model: &str, params: &str, text: &str) -> Setup {
+    setup_at(model, params, text, 3, 0)
+}
+
+/// Peak memory of this process in MiB.
+fn peak_mib() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<f64>().ok());
+    kib.unwrap_or(0.0) / 1024.0
+}
+
+/// A chain of at most `most` private tokens; the input is the plain residual before layer `first`.
+fn setup_at(model: &str, params: &str, text: &str, most: usize, first: usize) -> Setup {
     let start = Instant::now();
     let params = Params::by_name(params).unwrap();
-    let tokens = chain("tiny-llama", 1)
-        .model
+    let mut prompt = Model::open(model)
+        .unwrap()
         .tokenizer
         .encode_private(text)
-        .unwrap()
-        .len()
-        .min(3);
-    let chain = chain(model, tokens);
-    let mut prompt = chain.model.tokenizer.encode_private(text).unwrap();
-    prompt.truncate(tokens);
+        .unwrap();
+    prompt.truncate(most);
+    let chain = chain(model, prompt.len());
     let (packs, plain) = chain.packs(&prompt);
     let program = chain.program(&params, prompt.len(), &packs).unwrap();
     let engine = Engine::new(params.clone()).unwrap();
@@ -84,7 +94,7 @@ fn setup(model: &str, params: &str, text: &str) -> Setup {
     let cryptor = Cryptor::new(engine.ctx.clone(), &secret).unwrap();
     let rotator = Rotator::new(program.rotation, chain.model.config.d).unwrap();
     let slots = program
-        .encode_residual(&rotator.rotate(&plain.residuals[0]))
+        .encode_residual(&rotator.rotate(&plain.residuals[first]))
         .unwrap();
     let input = cryptor
         .encrypt(&slots, params.boot_out_level(), &mut rng)
@@ -324,24 +334,45 @@ fn inputs_of_another_kind_are_refused() {
     ));
 }
 
-/// SMOLLM2_GGUF=path cargo test --release -p cipherhop-owner --test encrypted_hop -- --ignored --nocapture smollm2
-#[test]
-#[ignore = "needs the SmolLM2 file and minutes"]
-fn smollm2_layers_at_n14() {
+/// `SMOLLM2_GGUF=path cargo test --release -p cipherhop-owner --test encrypted_hop -- --ignored --nocapture smollm2`.
+/// LAYERS layers from FIRST on, on THREADS threads.
+fn smollm2_layers(params: &str, text: &str, most: usize) {
     let path = std::env::var("SMOLLM2_GGUF").unwrap();
-    let layers: usize = std::env::var("LAYERS").map_or(1, |v| v.parse().unwrap());
-    let threads: usize = std::env::var("THREADS").map_or(1, |v| v.parse().unwrap());
-    let s = setup(&path, "n14-INSECURE", "The capital of");
+    let number = |name: &str, or: usize| std::env::var(name).map_or(or, |v| v.parse().unwrap());
+    let (first, layers, threads) = (
+        number("FIRST", 0),
+        number("LAYERS", 1),
+        number("THREADS", 1),
+    );
+    let s = setup_at(&path, params, text, most, first);
+    println!("peak memory after setup {:.0} MiB", peak_mib());
     let mut input = s.input.clone();
-    for layer in 0..layers {
+    for layer in first..first + layers {
         let cpu = cpu_seconds();
-        let out = s.run(layer, &input, threads, layer == 0);
+        let out = s.run(layer, &input, threads, layer == first);
         let cpu = cpu_seconds() - cpu;
         let (max, rms) = s.error(layer, &out.output);
         println!(
-            "layer {layer}: max/F {max:.2e}, rel rms {rms:.2e}, CPU {cpu:.1} s, {:.1} s (lay {:.1}, boot {:.1}), bootstraps {:.1?}",
-            out.compute_seconds, out.lay_seconds, out.boot_seconds, out.boot_profile
+            "layer {layer}: max/F {max:.2e}, rel rms {rms:.2e}, CPU {cpu:.1} s, {:.1} s (lay {:.1}, boot {:.1}), bootstraps {:.1?}, peak memory {:.0} MiB",
+            out.compute_seconds,
+            out.lay_seconds,
+            out.boot_seconds,
+            out.boot_profile,
+            peak_mib()
         );
+        assert!(max < 3e-2 && rms < 1e-2);
         input = out.output;
     }
+}
+
+#[test]
+#[ignore = "needs the SmolLM2 file and minutes"]
+fn smollm2_layers_at_n14() {
+    smollm2_layers("n14-INSECURE", "The capital of", 3);
+}
+
+#[test]
+#[ignore = "needs the SmolLM2 file, 10 GiB and minutes"]
+fn smollm2_layers_at_n16() {
+    smollm2_layers("n16-128", "The capital of France is the", 6);
 }

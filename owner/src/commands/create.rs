@@ -13,7 +13,7 @@ use cipherhop_hop::{
     keys::{KEYS_FORMAT, KeyEntry, KeyManifest},
     model::{Model, PublicPrefix},
     planner::plan,
-    program::{Program, tokens_that_fit},
+    program::Program,
 };
 use cipherhop_proto::{
     Digest,
@@ -26,6 +26,7 @@ use crate::{
     Cryptor, EvalKeyGen,
     chainfolder::{ChainFolder, ChainState, new_state},
     cli::ChainCreate,
+    commands::prompt::{Limit, private_tokens},
     files::{read_bounded, write_private},
     keyfolder::{KeyFolder, KnownKey, known_name, system_rng},
     reference::{Reference, check_model, rotator},
@@ -44,8 +45,14 @@ pub async fn run(args: &ChainCreate, out: &Output) -> anyhow::Result<Outcome> {
     let calibration = Calibration::parse(&calibration_bytes)?;
     let model = Model::open(&args.model)?;
     check_model(&model, &calibration)?;
-    let tokens = private_tokens(args, &model)?;
-    check_length(&keys, &calibration, tokens.len())?;
+    let tokens = private_tokens(args.prompt.as_deref(), args.prompt_file.as_deref(), &model)?;
+    Limit::of(
+        &keys.params,
+        &calibration.model,
+        calibration.prefix.len(),
+        Some(calibration.max_private_tokens),
+    )
+    .check(tokens.len())?;
     let reference = Reference::run(&model, &calibration, &tokens)?;
     reference.check()?;
     // A plan that cannot work is refused before anything is sent.
@@ -155,39 +162,6 @@ pub async fn run(args: &ChainCreate, out: &Output) -> anyhow::Result<Outcome> {
     );
     out.result(&value, &text)?;
     Ok(Outcome::Success)
-}
-
-fn private_tokens(args: &ChainCreate, model: &Model) -> anyhow::Result<Vec<u32>> {
-    let text = match (&args.prompt, &args.prompt_file) {
-        (Some(text), _) => text.clone(),
-        (None, Some(path)) => String::from_utf8(read_bounded(path, 1 << 20)?)
-            .context("the prompt is no UTF-8 text")?,
-        (None, None) => bail!("no prompt"),
-    };
-    let tokens = model
-        .tokenizer
-        .encode_private(&text)
-        .map_err(Refused::Prompt)?;
-    if tokens.is_empty() {
-        bail!("the prompt is empty");
-    }
-    Ok(tokens)
-}
-
-fn check_length(keys: &KeyFolder, calibration: &Calibration, tokens: usize) -> anyhow::Result<()> {
-    let ring = tokens_that_fit(&keys.params, &calibration.model, calibration.prefix.len());
-    let (fit, limit) = if ring <= calibration.max_private_tokens {
-        (ring, format!("the ring of {}", keys.params.name))
-    } else {
-        (
-            calibration.max_private_tokens,
-            "the calibration".to_string(),
-        )
-    };
-    if tokens > fit {
-        return Err(Refused::TooManyTokens { tokens, fit, limit }.into());
-    }
-    Ok(())
 }
 
 /// Folds one layer after the other and sends what the coordinator does not have.

@@ -6,9 +6,10 @@ pub mod create;
 pub mod hop;
 pub mod keygen;
 pub mod model;
+pub mod prompt;
 
 use crate::{
-    cli::{ArchiveCommand, ChainCommand, Cli, Command, HopCommand, ModelCommand},
+    cli::{ArchiveCommand, ChainCommand, Cli, Command, HopCommand, ModelCommand, PromptCommand},
     report::{Outcome, Output},
 };
 
@@ -19,6 +20,7 @@ pub async fn run(cli: Cli, out: &Output) -> anyhow::Result<Outcome> {
         Command::Model(ModelCommand::Import(args)) => model::import(&args, out),
         Command::Model(ModelCommand::Calibrate(args)) => model::calibrate(&args, out),
         Command::Model(ModelCommand::Run(args)) => model::run(&args, out),
+        Command::Prompt(PromptCommand::Check(args)) => prompt::check(&args, out),
         Command::Chain(ChainCommand::Create(args)) => create::run(&args, out).await,
         Command::Chain(ChainCommand::Wait(args)) => chain::wait(&args, out).await,
         Command::Chain(ChainCommand::Result(args)) => chain::result(&args, out).await,

@@ -1,16 +1,18 @@
 //! `model import`, `model calibrate`, `model run`.
 
+use std::path::{Path, PathBuf};
+
 use anyhow::{Context as _, bail};
 use cipherhop_hop::{
     calib::{Calibration, PUBLIC_CORPUS},
-    calibrate::{CalibrationOptions, calibrate as make},
+    calibrate::{CalibrationOptions, cache_key, calibrate as make},
     model::{Model, ModelError, PlainRun},
 };
 use serde_json::json;
 
 use crate::{
     cli::{ModelCalibrate, ModelImport, ModelRun},
-    files::read_bounded,
+    files::{read_bounded, write_private},
     reference::{Reference, check_model},
     report::{Outcome, Output, Refused, Unit},
 };
@@ -83,30 +85,76 @@ pub fn calibrate(args: &ModelCalibrate, out: &Output) -> anyhow::Result<Outcome>
         max_windows: args.windows.max(100),
         ..CalibrationOptions::new(args.tokens.clamp(1, 64))
     };
-    let bar = out.progress(
-        "calibrating layers",
-        model.config.layers as u64,
-        Unit::Steps,
-    );
-    let calibration = make(&model, &prefix, &name, &corpus, &options, |done, _| {
-        bar.set(done as u64)
-    })?;
-    bar.finish();
-    let bytes = calibration.to_bytes()?;
-    std::fs::write(&args.out, &bytes)
-        .with_context(|| format!("cannot write {}", args.out.display()))?;
+    let path = match &args.out {
+        Some(path) => path.clone(),
+        None => cached_path(&model, &prefix, &corpus, &options)?,
+    };
+    let kept = match &args.out {
+        Some(_) => None,
+        None => kept(&path, &model),
+    };
+    let reused = kept.is_some();
+    let calibration = match kept {
+        Some(calibration) => calibration,
+        None => {
+            let layers = model.config.layers as u64;
+            let bar = out.progress("calibrating layers", layers, Unit::Steps);
+            let calibration = make(&model, &prefix, &name, &corpus, &options, |done, _| {
+                bar.set(done as u64)
+            })?;
+            bar.finish();
+            write_whole(&path, &calibration.to_bytes()?)?;
+            calibration
+        }
+    };
     let digest = hex::encode(calibration.digest()?);
-    let value = json!({ "calibration": args.out, "sha256": digest, "model": calibration.model_name, "tokens": calibration.max_private_tokens,
+    let value = json!({ "calibration": path, "reused": reused, "sha256": digest, "model": calibration.model_name, "tokens": calibration.max_private_tokens,
         "prefix": calibration.prefix, "corpus": calibration.corpus });
     let text = format!(
         "{} for up to {} private tokens behind {} public ones ({})\nSHA-256 {digest}",
-        args.out.display(),
+        path.display(),
         calibration.max_private_tokens,
         calibration.prefix.len(),
         calibration.corpus
     );
     out.result(&value, &text)?;
     Ok(Outcome::Success)
+}
+
+/// Where a calibration of the user's cache lies. The name says what it was made from.
+fn cached_path(
+    model: &Model,
+    prefix: &[u32],
+    corpus: &str,
+    options: &CalibrationOptions,
+) -> anyhow::Result<PathBuf> {
+    let folder = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|p| p.is_absolute())
+    };
+    let cache = folder("XDG_CACHE_HOME")
+        .or_else(|| folder("HOME").map(|home| home.join(".cache")))
+        .context("neither XDG_CACHE_HOME nor HOME names a folder; give --out")?;
+    let key = hex::encode(&cache_key(model, prefix, corpus, options)[..16]);
+    let name = format!("t{}-{key}.json", options.max_tokens);
+    Ok(cache.join("cipherhop").join("calibrations").join(name))
+}
+
+/// A whole calibration of this model found in the cache.
+fn kept(path: &Path, model: &Model) -> Option<Calibration> {
+    let calibration = Calibration::parse(&read_bounded(path, 64 << 20).ok()?).ok()?;
+    check_model(model, &calibration).ok()?;
+    Some(calibration)
+}
+
+/// Never leaves half a file.
+fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    }
+    write_private(path, bytes)
 }
 
 /// `model run`

@@ -3,11 +3,12 @@
 
 use sha2::{Digest, Sha256};
 
+pub use crate::corpus::{cache_key, corpus_windows};
 use crate::{
     calib::{
-        Bounds, CALIBRATION_FORMAT, Calibration, ChebApprox, Interval, LayerCalib, Margins,
-        QkCalib, RopeRow,
+        Bounds, CALIBRATION_FORMAT, Calibration, Interval, LayerCalib, Margins, QkCalib, RopeRow,
     },
+    fit::Fit,
     fold::{Rotation, Rotator},
     model::{Model, ModelError, PlainRun, rope_tables},
     stats::{LayerStats, Range},
@@ -76,71 +77,6 @@ pub enum CalibrateError {
         /// Error asked for.
         tolerance: f64,
     },
-}
-
-/// Corpus line with its escapes (`\n`, `\t`, `\\`) resolved.
-fn unescape(line: &str) -> String {
-    let mut out = String::with_capacity(line.len());
-    let mut chars = line.chars();
-    while let Some(c) = chars.next() {
-        match (c, c == '\\') {
-            (_, false) => out.push(c),
-            _ => match chars.next() {
-                Some('n') => out.push('\n'),
-                Some('t') => out.push('\t'),
-                Some(other) => out.push(other),
-                None => out.push('\\'),
-            },
-        }
-    }
-    out
-}
-
-/// Windows of `tokens` tokens: the starts of all lines first, then later parts of long ones.
-pub fn corpus_windows(
-    model: &Model,
-    corpus: &str,
-    tokens: usize,
-    most: usize,
-) -> Result<Vec<Vec<u32>>, CalibrateError> {
-    let mut lines = Vec::new();
-    for line in corpus.lines().filter(|l| !l.is_empty()) {
-        match model.tokenizer.encode_private(&unescape(line)) {
-            Ok(ids) if !ids.is_empty() => lines.push(ids),
-            Ok(_) | Err(ModelError::SpecialToken(_)) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-    if lines.len() < 100 {
-        return Err(CalibrateError::SmallCorpus(lines.len()));
-    }
-    let mut windows = Vec::new();
-    let mut round = 0;
-    loop {
-        let before = windows.len();
-        for (i, line) in lines.iter().enumerate() {
-            let start = round * tokens;
-            if start >= line.len() || (round > 0 && start + tokens > line.len()) {
-                continue;
-            }
-            // Short lines go on with the lines after them.
-            let rest = lines[i + 1..].iter().chain(&lines[..=i]).flatten();
-            let window: Vec<u32> = line[start..]
-                .iter()
-                .chain(rest)
-                .copied()
-                .take(tokens)
-                .collect();
-            if window.len() == tokens {
-                windows.push(window);
-            }
-        }
-        if windows.len() == before || windows.len() >= most {
-            windows.truncate(most);
-            return Ok(windows);
-        }
-        round += 1;
-    }
 }
 
 /// Runs the corpus through the model and turns what it saw into intervals, bounds and polynomials.
@@ -295,99 +231,6 @@ fn same_ratio(a: Interval, b: Interval) -> (Interval, Interval) {
     (widen(a), widen(b))
 }
 
-struct Fit {
-    layer: usize,
-}
-
-const DEGREES: [usize; 6] = [15, 31, 63, 127, 255, 511];
-const GRID: usize = 4000;
-
-impl Fit {
-    /// Interpolation at the Chebyshev nodes, smallest degree 2^k - 1 within the tolerance (or the given degree).
-    fn choose(
-        &self,
-        what: &'static str,
-        f: impl Fn(f64) -> f64,
-        i: Interval,
-        tolerance: f64,
-        degree: Option<usize>,
-        error: impl Fn(&ChebApprox) -> f64,
-    ) -> Result<ChebApprox, CalibrateError> {
-        let degrees = degree.map_or(DEGREES.to_vec(), |d| vec![d]);
-        for d in degrees {
-            let mut poly = ChebApprox {
-                degree: d,
-                lo: i.lo,
-                hi: i.hi,
-                coeffs: interpolate(&f, i, d),
-                max_err: 0.0,
-            };
-            poly.max_err = error(&poly);
-            if poly.max_err <= tolerance || degree.is_some() {
-                return Ok(poly);
-            }
-        }
-        Err(CalibrateError::Degree {
-            layer: self.layer,
-            what,
-            degree: DEGREES[DEGREES.len() - 1],
-            lo: i.lo,
-            hi: i.hi,
-            tolerance,
-        })
-    }
-
-    fn inverse_root(
-        &self,
-        what: &'static str,
-        i: Interval,
-        tolerance: f64,
-    ) -> Result<ChebApprox, CalibrateError> {
-        let f = |x: f64| x.sqrt().recip();
-        self.choose(what, f, i, tolerance, None, |p| {
-            let at = |k: usize| i.lo * (i.hi / i.lo).powf(k as f64 / GRID as f64);
-            (0..=GRID)
-                .map(|k| (p.eval(at(k)) / f(at(k)) - 1.0).abs())
-                .fold(0.0, f64::max)
-        })
-    }
-
-    fn symmetric(
-        &self,
-        what: &'static str,
-        f: impl Fn(f64) -> f64,
-        b: f64,
-        tolerance: f64,
-        degree: Option<usize>,
-    ) -> Result<ChebApprox, CalibrateError> {
-        let i = Interval { lo: -b, hi: b };
-        self.choose(what, &f, i, tolerance, degree, |p| {
-            let at = |k: usize| b * (2.0 * k as f64 / GRID as f64 - 1.0);
-            (0..=GRID)
-                .map(|k| (p.eval(at(k)) - f(at(k))).abs())
-                .fold(0.0, f64::max)
-        })
-    }
-}
-
-fn interpolate(f: impl Fn(f64) -> f64, i: Interval, degree: usize) -> Vec<f64> {
-    let n = degree + 1;
-    let angle = |k: usize| std::f64::consts::PI * (k as f64 + 0.5) / n as f64;
-    let values: Vec<f64> = (0..n)
-        .map(|k| f((angle(k).cos() * (i.hi - i.lo) + i.hi + i.lo) / 2.0))
-        .collect();
-    (0..n)
-        .map(|j| {
-            let sum: f64 = values
-                .iter()
-                .enumerate()
-                .map(|(k, v)| v * (j as f64 * angle(k)).cos())
-                .sum();
-            sum * if j == 0 { 1.0 } else { 2.0 } / n as f64
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -436,10 +279,5 @@ mod tests {
             assert_eq!(Calibration::parse(&bytes).unwrap(), calib);
             assert!(Calibration::parse(&bytes[..bytes.len() - 2]).is_err());
         }
-    }
-
-    #[test]
-    fn escapes_are_resolved() {
-        assert_eq!(unescape(r"a\nb\\n\t\"), "a\nb\\n\t\\");
     }
 }

@@ -1,6 +1,7 @@
 //! Where tokens, copies, heads and leaves lie in the slots (CIRCUIT.md section 2).
 //!
-//! Slot = token * B + copy * d + head * head_dim + lane. Token blocks from `tokens` on stay empty.
+//! Slot = token * B + copy * d + head * head_dim + lane. Token blocks from `tokens` on, if any, stay empty. Sums over
+//! earlier tokens run around the end of the ring into later ones; the masks of the leaves drop those terms.
 
 use cipherhop_ckks::Complex;
 
@@ -12,7 +13,7 @@ use crate::lin::{LinearSpec, Row, baby_steps};
 pub struct Layout {
     /// Slots, S = N/2.
     pub slots: usize,
-    /// Token blocks T', a power of two, at least tokens + 1.
+    /// Token blocks T', a power of two, at least the tokens.
     pub blocks: usize,
     /// Slots per token block, B.
     pub block: usize,
@@ -102,7 +103,7 @@ impl Layout {
             });
         }
         let most = Layout::most_tokens(shape, slots, prefix);
-        let blocks = (tokens + 1).next_power_of_two();
+        let blocks = tokens.next_power_of_two();
         let block = slots / blocks.max(1);
         let hint = |what: &str| {
             if most == 0 {
@@ -184,7 +185,7 @@ impl Layout {
     /// Largest number of private tokens a ring can hold for this shape and prefix.
     pub fn most_tokens(shape: Shape, slots: usize, prefix: usize) -> usize {
         let fits = |tokens: usize| {
-            let block = slots / (tokens + 1).next_power_of_two();
+            let block = slots / tokens.next_power_of_two();
             let lanes = (prefix + tokens).next_power_of_two();
             shape.mlp <= block
                 && shape.d * tokens.max(2 + usize::from(shape.qk_norm)) <= block

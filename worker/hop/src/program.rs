@@ -18,7 +18,7 @@ use crate::tensors::{PackedLayer, Rope};
 /// Value of [`Program::format`].
 pub const PROGRAM_FORMAT: &str = "cipherhop-program/1";
 /// Changes whenever the same program would give other bytes.
-pub const ENGINE: &str = "cipherhop-engine/1";
+pub const ENGINE: &str = "cipherhop-engine/2";
 
 const MAX_BYTES: usize = 64 << 20;
 

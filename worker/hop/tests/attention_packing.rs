@@ -121,6 +121,13 @@ fn scores_and_values_of_tiny_heads_are_where_they_belong() {
             prefix: 3,
             ..tiny(qk_norm)
         });
+        // As many tokens as blocks.
+        for tokens in [2, 4] {
+            check(&Options {
+                tokens,
+                ..tiny(qk_norm)
+            });
+        }
     }
 }
 

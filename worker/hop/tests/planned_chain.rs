@@ -120,14 +120,14 @@ fn programs_that_were_tampered_with_are_refused() {
 
 #[test]
 fn what_does_not_fit_is_refused_with_advice() {
-    let c = chain("tiny-llama", 4);
-    let prompt = c.model.tokenizer.encode_private("abcd").unwrap();
+    let c = chain("tiny-llama", 5);
+    let prompt = c.model.tokenizer.encode_private("abcde").unwrap();
     let (packs, _) = c.packs(&prompt);
     let small = Params::by_name("n11-INSECURE").unwrap();
-    let error = c.program(&small, 4, &packs).unwrap_err().to_string();
-    assert!(error.contains("at most 3 private tokens fit"), "{error}");
-    assert_eq!(tokens_that_fit(&small, &c.model.config, 2), 3);
     let error = c.program(&small, 5, &packs).unwrap_err().to_string();
+    assert!(error.contains("at most 4 private tokens fit"), "{error}");
+    assert_eq!(tokens_that_fit(&small, &c.model.config, 2), 4);
+    let error = c.program(&small, 6, &packs).unwrap_err().to_string();
     assert!(error.contains("calibrate for more"), "{error}");
     let mut broad = c;
     let long = vec![0.01; 1000];

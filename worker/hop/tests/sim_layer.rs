@@ -89,3 +89,17 @@ fn bootstrap_noise_of_the_real_engine_is_harmless() {
         assert!(error(&c, &sim) < 1e-3);
     }
 }
+
+#[test]
+fn a_full_ring_without_an_empty_token_block_agrees_too() {
+    for qk_norm in [false, true] {
+        for tokens in [1, 2, 4] {
+            let o = Options {
+                tokens,
+                ..tiny(qk_norm)
+            };
+            assert_eq!(case(&o, 1).layout.blocks, tokens);
+            assert!(exact(&o, 8) < 1e-3, "T={tokens} {qk_norm}");
+        }
+    }
+}
