@@ -1,11 +1,11 @@
 //! `model import`, `model calibrate`, `model run`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use cipherhop_hop::{
     calib::{Calibration, PUBLIC_CORPUS},
-    calibrate::{CalibrationOptions, cache_key, calibrate as make},
+    calibrate::{CalibrationOptions, calibrate as make, kept_path},
     model::{Model, ModelError, PlainRun},
 };
 use serde_json::json;
@@ -87,7 +87,8 @@ pub fn calibrate(args: &ModelCalibrate, out: &Output) -> anyhow::Result<Outcome>
     };
     let path = match &args.out {
         Some(path) => path.clone(),
-        None => cached_path(&model, &prefix, &corpus, &options)?,
+        None => kept_path(&model, &prefix, &corpus, &options)
+            .context("neither XDG_CACHE_HOME nor HOME names a folder; give --out")?,
     };
     let kept = match &args.out {
         Some(_) => None,
@@ -119,26 +120,6 @@ pub fn calibrate(args: &ModelCalibrate, out: &Output) -> anyhow::Result<Outcome>
     );
     out.result(&value, &text)?;
     Ok(Outcome::Success)
-}
-
-/// Where a calibration of the user's cache lies. The name says what it was made from.
-fn cached_path(
-    model: &Model,
-    prefix: &[u32],
-    corpus: &str,
-    options: &CalibrationOptions,
-) -> anyhow::Result<PathBuf> {
-    let folder = |name: &str| {
-        std::env::var_os(name)
-            .map(PathBuf::from)
-            .filter(|p| p.is_absolute())
-    };
-    let cache = folder("XDG_CACHE_HOME")
-        .or_else(|| folder("HOME").map(|home| home.join(".cache")))
-        .context("neither XDG_CACHE_HOME nor HOME names a folder; give --out")?;
-    let key = hex::encode(&cache_key(model, prefix, corpus, options)[..16]);
-    let name = format!("t{}-{key}.json", options.max_tokens);
-    Ok(cache.join("cipherhop").join("calibrations").join(name))
 }
 
 /// A whole calibration of this model found in the cache.

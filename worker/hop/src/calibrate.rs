@@ -3,7 +3,7 @@
 
 use sha2::{Digest, Sha256};
 
-pub use crate::corpus::{cache_key, corpus_windows};
+pub use crate::corpus::{cache_key, corpus_windows, kept_path, unescape};
 use crate::{
     calib::{
         Bounds, CALIBRATION_FORMAT, Calibration, Interval, LayerCalib, Margins, QkCalib, RopeRow,

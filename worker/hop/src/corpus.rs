@@ -1,5 +1,7 @@
 //! Windows of tokens from a public corpus, and the name under which a calibration made from it may be kept.
 
+use std::path::PathBuf;
+
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -9,7 +11,7 @@ use crate::{
 };
 
 /// Corpus line with its escapes (`\n`, `\t`, `\\`) resolved.
-fn unescape(line: &str) -> String {
+pub fn unescape(line: &str) -> String {
     let mut out = String::with_capacity(line.len());
     let mut chars = line.chars();
     while let Some(c) = chars.next() {
@@ -106,6 +108,23 @@ pub fn cache_key(
     part(corpus);
     CODE.into_iter().for_each(part);
     hash.finalize().into()
+}
+
+/// Where the user's cache keeps that calibration; `None` without a cache or home folder.
+pub fn kept_path(
+    model: &Model,
+    prefix: &[u32],
+    corpus: &str,
+    options: &CalibrationOptions,
+) -> Option<PathBuf> {
+    let folder = |name: &str| {
+        let path = std::env::var_os(name).map(PathBuf::from);
+        path.filter(|p| p.is_absolute())
+    };
+    let cache = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
+    let key = hex::encode(&cache_key(model, prefix, corpus, options)[..16]);
+    let name = format!("t{}-{key}.json", options.max_tokens);
+    Some(cache.join("cipherhop").join("calibrations").join(name))
 }
 
 #[cfg(test)]

@@ -110,7 +110,7 @@ impl Synthetic {
             down: 4.0,
             refresh: Vec::new(),
         };
-        let levels = Levels::count(0, &plan, low, top)?;
+        let levels = Levels::count(0, &layout, &plan, low, top)?;
         plan.refresh = place_refreshes(0, &layout, &plan, &levels)?;
         let (d, kv, mlp) = (shape.d, shape.kv_heads * shape.head_dim, shape.mlp);
         let gains = if shape.qk_norm { shape.head_dim } else { 0 };

@@ -98,13 +98,16 @@ impl Levels {
     /// Counts the levels of the segments; an error names the first that does not fit.
     pub fn count(
         layer: usize,
+        layout: &Layout,
         plan: &LayerPlan,
         floor: usize,
         top: usize,
     ) -> Result<Levels, PlanError> {
+        // A split map is followed by a mask.
+        let mask = |splits: usize| usize::from(splits > 1);
         // norm, QKV, RoPE, scores, arrangement of the lanes
-        let s1 = floor + NORM + plan.norms[0].depth() + 4;
-        let s4 = floor + NORM + plan.norms[1].depth() + 1;
+        let s1 = floor + NORM + plan.norms[0].depth() + 4 + mask(layout.qkv_splits);
+        let s4 = floor + NORM + plan.norms[1].depth() + 1 + mask(layout.gate_splits);
         // silu * up, down, mask
         let s5 = floor + plan.silu.depth() + 3;
         let hint = "recalibrate this layer with a narrower interval or a lower degree";

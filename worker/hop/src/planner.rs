@@ -105,6 +105,7 @@ pub fn plan(
             .map_err(|what| inconsistent(format!("layer {index}: {what}")))?;
         let levels = Levels::count(
             index,
+            &layout,
             &plan,
             params.boot_in_level(),
             params.boot_out_level(),

@@ -9,7 +9,7 @@ use cipherhop_hop::backend::Backend;
 use cipherhop_hop::layout::Layout;
 use cipherhop_hop::lin::LinearSpec;
 use cipherhop_hop::sim::Sim;
-use support::{FLOOR, Options, Rng, TOP, smol, tiny};
+use support::{FLOOR, Options, Rng, TOP, qwen3_2b, smol, tiny};
 
 struct Check {
     layout: Layout,
@@ -27,12 +27,7 @@ impl Check {
     }
 
     /// Applies `map` with random weights to random tokens; returns (error at rows, leak elsewhere).
-    fn run(
-        &mut self,
-        map: &LinearSpec,
-        outputs: usize,
-        place: impl Fn(usize) -> Vec<usize>,
-    ) -> (f64, f64) {
+    fn run(&mut self, map: &LinearSpec, outputs: usize) -> (f64, f64) {
         let lay = self.layout.clone();
         let inputs = map.inputs.len();
         let w: Vec<Complex> = (0..outputs * inputs)
@@ -75,10 +70,17 @@ impl Check {
                 let sum = (row.first..row.first + row.count).fold(Complex::ZERO, |s, k| {
                     s + w[row.out * inputs + k].scale(x[t * inputs + k])
                 });
-                want[t * lay.block + row.pos] = sum;
+                let at = &mut want[t * lay.block + row.pos];
+                *at = *at + sum;
             }
         }
-        let rows: std::collections::BTreeSet<usize> = (0..outputs).flat_map(&place).collect();
+        let rows: std::collections::BTreeSet<usize> = map.rows.iter().map(|r| r.pos).collect();
+        // Every output reads every input once, over all its rows.
+        let mut reads = vec![0u8; outputs * inputs];
+        for row in &map.rows {
+            (row.first..row.first + row.count).for_each(|k| reads[row.out * inputs + k] += 1);
+        }
+        assert!(reads.iter().all(|n| *n == 1));
         let (mut error, mut leak) = (0.0f64, 0.0f64);
         for (p, (a, b)) in y.slots.iter().zip(&want).enumerate() {
             let far = if map.pair.is_some() {
@@ -98,14 +100,10 @@ impl Check {
     fn all(&mut self) {
         let lay = self.layout.clone();
         let d = lay.d;
-        let qkv = self.run(&lay.qkv_map(), 2 * d, |j| vec![j]);
-        let o = self.run(&lay.o_map(), d, |j| vec![j]);
-        let units = lay.clone();
-        let gate = self.run(&lay.gate_up_map(), lay.mlp, |u| vec![units.unit_pos(u)]);
-        let groups = lay.groups;
-        let down = self.run(&lay.down_map(), d, |j| {
-            (0..groups).map(|g| g * d + j).collect()
-        });
+        let qkv = self.run(&lay.qkv_map(), 2 * d);
+        let o = self.run(&lay.o_map(), d);
+        let gate = self.run(&lay.gate_up_map(), lay.mlp);
+        let down = self.run(&lay.down_map(), d);
         println!(
             "B={}: qkv {}, o {}, gate/up {}, down {} diagonals ({} groups of {} units every {})",
             lay.block,
@@ -149,6 +147,18 @@ fn the_number_of_diagonals_is_the_designed_one() {
     assert!(small.gate_up_map().rotations().len() <= 960);
     assert!(small.down_map().rotations().len() <= 608);
     let large = lay(32768, 7);
-    assert_eq!(large.qkv_map().rotations().len(), 576);
-    assert_eq!(large.gate_up_map().rotations().len(), 576);
+    assert_eq!(large.qkv_map().rotations().len(), 192);
+    assert_eq!(large.gate_up_map().rotations().len(), 288);
+    assert_eq!(large.down_map().rotations().len(), 288);
+    let o = qwen3_2b();
+    let qwen = Layout::new(o.shape, o.slots, o.tokens, o.prefix).unwrap();
+    assert_eq!((qwen.blocks, qwen.block, qwen.copies), (4, 8192, 4));
+    let maps = [
+        qwen.qkv_map(),
+        qwen.o_map(),
+        qwen.gate_up_map(),
+        qwen.down_map(),
+    ];
+    let diagonals = maps.map(|m| m.rotations().len());
+    assert_eq!(diagonals, [2048, 1024, 2048, 1024]);
 }

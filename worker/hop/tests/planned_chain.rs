@@ -164,3 +164,29 @@ fn smollm2_gives_the_plain_next_token() {
         assert!(got.id == want.id || want.margin < 0.05);
     }
 }
+
+/// All layers at 128 bits for several prompt lengths. CIPHERHOP_SMOLLM2=path cargo test ... -- --ignored --nocapture
+#[test]
+#[ignore = "needs the SmolLM2 file"]
+fn smollm2_is_planned_at_n16_and_gives_the_plain_next_token() {
+    let path = std::env::var("CIPHERHOP_SMOLLM2").unwrap();
+    let c = chain(&path, 6);
+    for (tokens, text) in [
+        (3, "The capital of"),
+        (5, "The capital of France is"),
+        (6, "def main(args):\n"),
+    ] {
+        let mut prompt = c.model.tokenizer.encode_private(text).unwrap();
+        prompt.truncate(tokens);
+        let (rms, got, want) = run(&c, "n16-128", &prompt);
+        println!(
+            "{} tokens of {text:?}: {rms:.2e}, token {} ({}, margin {:.3})",
+            prompt.len(),
+            got.id,
+            want.id,
+            want.margin
+        );
+        assert!(rms < 1e-2);
+        assert!(got.id == want.id || want.margin < 0.05);
+    }
+}

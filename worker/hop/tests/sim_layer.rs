@@ -6,7 +6,7 @@ mod support;
 use cipherhop_hop::backend::Backend;
 use cipherhop_hop::circuit::Circuit;
 use cipherhop_hop::sim::Sim;
-use support::{Case, FLOOR, Options, TOP, case, smol, tiny};
+use support::{Case, FLOOR, Options, TOP, case, qwen3_2b, smol, tiny};
 
 /// Largest error of the layer's output relative to F, over all copies of all private tokens.
 fn error(c: &Case, sim: &Sim) -> f64 {
@@ -102,4 +102,9 @@ fn a_full_ring_without_an_empty_token_block_agrees_too() {
             assert!(exact(&o, 8) < 1e-3, "T={tokens} {qk_norm}");
         }
     }
+}
+
+#[test]
+fn a_layer_of_the_qwen3_2b_shape_fits_and_agrees_with_the_plain_layer() {
+    assert!(exact(&qwen3_2b(), 1) < 1e-3);
 }

@@ -5,6 +5,7 @@ use cipherhop_ckks::Complex;
 use super::{Circuit, one};
 use crate::backend::{Backend, Poly, horner, span_sum};
 use crate::error::HopError;
+use crate::layout::parts_of;
 use crate::lin::LinearSpec;
 
 impl Circuit<'_> {
@@ -37,10 +38,15 @@ impl Circuit<'_> {
         z: &[B::Ct],
     ) -> Result<Vec<B::Ct>, HopError> {
         let (lay, w) = (self.layout, self.weights);
-        let z = self.sum(b, z)?;
+        let z = self.gathered(b, z, 2 * lay.d, lay.qkv_splits)?;
         let zc = b.conj(&z)?;
         let r = b.add(&z, &zc)?;
-        let v = b.mul_i(&b.sub(&zc, &z)?)?;
+        let mut v = b.mul_i(&b.sub(&zc, &z)?)?;
+        if lay.qkv_splits > 1 {
+            // The other row groups have left their parts behind; the RoPE tables mask queries and keys.
+            v = b.mul_plain(&v, &lay.per_block(|c, _, _| one(c == 0)))?;
+        }
+        let r = b.drop_to(&r, self.levels.values)?;
         let v0 = lay.lanes_complex(|_, c, h, i| {
             Complex::real(if c == 0 {
                 -self.expanded(&w.pub_v, h, i, 0)
@@ -331,7 +337,7 @@ impl Circuit<'_> {
 
     /// Part number `part` of a map.
     pub(super) fn part(&self, map: LinearSpec, part: usize) -> Result<LinearSpec, HopError> {
-        map.parts(self.layout.most_parts())
+        map.parts(parts_of(&map))
             .into_iter()
             .nth(part)
             .ok_or_else(|| HopError::Internal("no such part of a map".into()))
@@ -340,6 +346,19 @@ impl Circuit<'_> {
     /// Sum of ciphertexts.
     pub(super) fn sum<B: Backend>(&self, b: &B, parts: &[B::Ct]) -> Result<B::Ct, HopError> {
         horner(b, parts, 0)
+    }
+
+    /// Sum of the parts and of the row groups of a split map; what lies behind the first group is left over.
+    pub(super) fn gathered<B: Backend>(
+        &self,
+        b: &B,
+        parts: &[B::Ct],
+        rows: usize,
+        splits: usize,
+    ) -> Result<B::Ct, HopError> {
+        let y = self.sum(b, parts)?;
+        let moved = b.rotate_many(&y, &self.layout.split_steps(rows, splits))?;
+        moved.iter().try_fold(y, |sum, part| b.add(&sum, part))
     }
 
     /// x + i*rot(x, h) for a paired map.

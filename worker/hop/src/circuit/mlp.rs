@@ -29,9 +29,14 @@ impl Circuit<'_> {
     pub(super) fn centre<B: Backend>(&self, b: &B, parts: &[B::Ct]) -> Result<B::Ct, HopError> {
         let lay = self.layout;
         let (_, c) = self.plan.silu.affine();
-        let y = self.sum(b, parts)?;
+        let mut y = self.gathered(b, parts, lay.mlp, lay.gate_splits)?;
         let mut used = vec![false; lay.block];
         (0..lay.mlp).for_each(|u| used[lay.unit_pos(u)] = true);
+        if lay.gate_splits > 1 {
+            // Partial sums that other row groups have left may exceed the bounds.
+            let mask: Vec<Complex> = used.iter().map(|u| one(*u)).collect();
+            y = b.mul_plain(&y, &mask)?;
+        }
         let y = b.add_plain(&y, &lay.per_token(|_, p| one(used[p]).scale(c)))?;
         b.drop_to(&y, self.levels.floor)
     }
@@ -69,7 +74,7 @@ impl Circuit<'_> {
         let lay = self.layout;
         let d = lay.d as i64;
         let y = self.sum(b, parts)?;
-        let sum = span_sum(b, &y, d, lay.groups)?;
+        let sum = span_sum(b, &y, d, lay.down_copies())?;
         let first = b.mul_plain(&sum, &lay.per_block(|c, _, _| one(c == 0)))?;
         span_sum(b, &first, -d, lay.copies)
     }

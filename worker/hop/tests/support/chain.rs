@@ -3,7 +3,7 @@
 
 use cipherhop_ckks::Params;
 use cipherhop_hop::calib::{Calibration, PUBLIC_CORPUS};
-use cipherhop_hop::calibrate::{CalibrateError, CalibrationOptions, calibrate};
+use cipherhop_hop::calibrate::{CalibrateError, CalibrationOptions, calibrate, kept_path};
 use cipherhop_hop::error::PlanError;
 use cipherhop_hop::fold::{LayerPack, Rotator};
 use cipherhop_hop::model::{Model, PlainRun};
@@ -24,10 +24,14 @@ pub fn chain(name: &str, tokens: usize) -> Chain {
         max_windows: 105,
         ..CalibrationOptions::new(tokens)
     };
-    let kept = std::env::var_os("CIPHERHOP_TEST_CALIBRATION").filter(|_| name.ends_with("gguf"));
-    if let Some(bytes) = kept.as_ref().and_then(|path| std::fs::read(path).ok()) {
-        let calibration = Calibration::parse(&bytes).unwrap();
-        if calibration.max_private_tokens >= tokens && calibration.prefix == prefix {
+    // A kept calibration, also one for longer prompts, saves minutes with a real model.
+    for most in tokens..=8 {
+        let options = CalibrationOptions::new(most);
+        let kept = kept_path(&model, &prefix, PUBLIC_CORPUS, &options)
+            .filter(|_| name.ends_with("gguf"))
+            .and_then(|path| std::fs::read(path).ok())
+            .and_then(|bytes| Calibration::parse(&bytes).ok());
+        if let Some(calibration) = kept {
             return Chain {
                 model,
                 calibration,

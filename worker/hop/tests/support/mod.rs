@@ -96,6 +96,25 @@ pub fn smol(slots: usize, tokens: usize) -> Options {
     }
 }
 
+pub fn qwen3_2b() -> Options {
+    Options {
+        shape: Shape {
+            d: 2048,
+            heads: 16,
+            kv_heads: 8,
+            head_dim: 128,
+            mlp: 6144,
+            qk_norm: true,
+        },
+        slots: 32768,
+        tokens: 4,
+        prefix: 2,
+        interleaved: false,
+        score_degree: 127,
+        norm_degree: 31,
+    }
+}
+
 pub fn chebyshev(f: impl Fn(f64) -> f64, lo: f64, hi: f64, degree: usize) -> Vec<f64> {
     let n = degree + 1;
     let node = |k: usize| std::f64::consts::PI * (k as f64 + 0.5) / n as f64;
@@ -395,7 +414,7 @@ pub fn case(o: &Options, seed: u64) -> Case {
         down: seen.down * margin,
         refresh: vec![],
     };
-    let levels = Levels::count(0, &plan, FLOOR, TOP).unwrap();
+    let levels = Levels::count(0, &layout, &plan, FLOOR, TOP).unwrap();
     plan.refresh = place_refreshes(0, &layout, &plan, &levels).unwrap();
     Case {
         layout,
