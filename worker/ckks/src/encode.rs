@@ -116,19 +116,20 @@ impl Context {
     fn transform(&self, coefficients: &[i64], limbs: usize, special: usize) -> Vec<u64> {
         let len = coefficients.len();
         let mut data = vec![0u64; len * (limbs + special)];
-        let limb = |i: usize, out: &mut [u64]| {
-            let index = self.ext_index(limbs, i);
-            let m = self.modulus(index);
-            for (o, &c) in out.iter_mut().zip(coefficients) {
-                *o = m.from_i64(c);
-            }
-            self.ntt_forward(index, out);
-        };
         data.par_chunks_exact_mut(len)
             .enumerate()
             .with_min_len(1 + 4096 / len)
-            .for_each(|(i, out)| limb(i, out));
+            .for_each(|(i, out)| self.transform_limb(self.ext_index(limbs, i), coefficients, out));
         data
+    }
+
+    /// Coefficients modulo modulus number `index`, transformed.
+    pub(crate) fn transform_limb(&self, index: usize, coefficients: &[i64], out: &mut [u64]) {
+        let m = self.modulus(index);
+        for (o, &c) in out.iter_mut().zip(coefficients) {
+            *o = m.from_i64(c);
+        }
+        self.ntt_forward(index, out);
     }
 
     fn encode(

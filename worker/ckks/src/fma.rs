@@ -7,11 +7,13 @@
 //! roundings of 2^-53 on k*q/2 < k*2^49), so `mul` returns |r| <= (1/2 + 0.1875*k)*q. Exactness needs every
 //! sum below 2^53, that is k <= 8.
 
+mod fused;
 mod ops;
 mod sums;
 mod transform;
 
 use crate::convert::SourceConstants;
+use crate::fused::{BabySums, SumLimb, baby_sums_scalar};
 use crate::isa::Isa;
 use crate::kernel::{Kernel, KeyProduct, ScalarKernel, key_product_in_parts};
 use crate::modular::{Modulus, Shoup};
@@ -283,6 +285,19 @@ impl Kernel for FmaKernel {
             field: Field::new(m),
             w: Field::centred(m, w.w),
             a,
+        });
+    }
+
+    fn baby_sums(&self, m: &Modulus, job: &BabySums<'_>, out: &mut [SumLimb<'_>]) {
+        if !fused::fits(job, out) {
+            return baby_sums_scalar(m, job, out);
+        }
+        self.run(fused::Sums {
+            field: Field::new(m),
+            unit: Field::centred(m, m.reduce(1 << 50)),
+            p: job.input.map_or(0.0, |i| i.p.w as f64),
+            job,
+            out,
         });
     }
 }

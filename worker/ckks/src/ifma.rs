@@ -9,6 +9,8 @@ mod lanes;
 mod ops;
 mod transform;
 
+use crate::fma::FmaKernel;
+use crate::fused::{BabySums, SumLimb};
 use crate::kernel::{Kernel, ScalarKernel};
 use crate::modular::{Modulus, Shoup};
 use crate::ntt::NttTable;
@@ -218,6 +220,14 @@ impl<L: Lanes> Kernel for IfmaKernel<L> {
 
     fn add_scaled(&self, m: &Modulus, out: &mut [u64], x: &[u64], w: Shoup) {
         self.map(m, ops::Op::AddScaled(w), out, x);
+    }
+
+    /// Done by the kernel on f64 vectors, which every processor with these instructions can run.
+    fn baby_sums(&self, m: &Modulus, job: &BabySums<'_>, out: &mut [SumLimb<'_>]) {
+        match FmaKernel::try_new() {
+            Some(kernel) => kernel.baby_sums(m, job, out),
+            None => ScalarKernel.baby_sums(m, job, out),
+        }
     }
 
     fn scale(&self, m: &Modulus, a: &mut [u64], w: Shoup) {

@@ -2,6 +2,7 @@
 //! reference and be tested against it. Inputs and outputs are canonical residues unless said otherwise.
 
 use crate::convert::SourceConstants;
+use crate::fused::{BabySums, SumLimb, baby_sums_scalar};
 use crate::modular::{Modulus, Shoup};
 use crate::ntt::NttTable;
 
@@ -120,6 +121,11 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
         for (o, x) in out.iter_mut().zip(x) {
             *o = m.add(*o, m.mul_shoup(w, *x));
         }
+    }
+
+    /// One limb of the hoisted half of a linear map, from `job.start` on; see [`BabySums`].
+    fn baby_sums(&self, m: &Modulus, job: &BabySums<'_>, out: &mut [SumLimb<'_>]) {
+        baby_sums_scalar(m, job, out);
     }
 
     /// a = a * w

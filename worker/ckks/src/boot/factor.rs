@@ -95,17 +95,49 @@ fn groups<'a>(
         .collect()
 }
 
-fn to_map(diagonals: Diagonals, slots: usize) -> LinearMap {
+/// Baby steps per stage: a key for each, so fewer in the stage that wraps around, which has half as many
+/// diagonals. One key switch of a giant step takes as long as a dozen baby steps.
+fn baby_steps(diagonals: usize) -> usize {
+    match diagonals {
+        0..=16 => 4,
+        17..=32 => 8,
+        _ => 16,
+    }
+}
+
+/// A stage whose input comes rotated to the right by `from` slots and whose output leaves rotated by `to`:
+/// all offsets grow by `from - to`. The caller picks the two such that no offset is negative, so that baby and
+/// giant steps are multiples of the stage's stride from 0 up, whose keys other stages and maps share.
+fn to_map(diagonals: Diagonals, slots: usize, from: i64, to: i64) -> LinearMap {
     let period = diagonals.values().next().map_or(1, Vec::len);
     let mut map = LinearMap::new(period);
-    map.base = if period == slots {
-        0
-    } else {
-        diagonals.keys().next().copied().unwrap_or(0)
-    };
-    map.n1 = if diagonals.len() > 16 { 8 } else { 4 };
-    map.diagonals = diagonals;
+    map.n1 = baby_steps(diagonals.len());
+    let turn = to.rem_euclid(period as i64) as usize;
+    map.diagonals = diagonals
+        .into_iter()
+        .map(|(r, mut d)| {
+            d.rotate_right(turn);
+            let moved = r + from - to;
+            let offset = if period == slots {
+                moved.rem_euclid(slots as i64)
+            } else {
+                moved
+            };
+            (offset, d)
+        })
+        .collect();
     map
+}
+
+/// Strides of the stages, smallest first. Offsets of a stage reach from minus to plus the difference to the
+/// next stride; the last one wraps around.
+fn strides(sizes: &[usize]) -> Vec<i64> {
+    let starts = sizes.iter().scan(0, |sum, size| {
+        let start = *sum;
+        *sum += size;
+        Some(1i64 << start)
+    });
+    starts.collect()
 }
 
 /// Slots-to-coefficients in the order of application: afterwards the coefficients of the polynomial are the
@@ -113,9 +145,16 @@ fn to_map(diagonals: Diagonals, slots: usize) -> LinearMap {
 pub(crate) fn slots_to_coefficients(layers: &[Vec<Complex>], count: usize) -> Vec<LinearMap> {
     let slots = 1 << layers.len();
     let sizes = group_sizes(layers.len(), count);
+    let strides = strides(&sizes);
+    // between two stages everything is rotated to the left by the larger stride
+    let shift = |i: usize| match strides.get(i) {
+        Some(stride) if i > 0 => -stride,
+        _ => 0,
+    };
     groups(layers.iter(), sizes.into_iter(), layer_to_slots, slots)
         .into_iter()
-        .map(|d| to_map(d, slots))
+        .enumerate()
+        .map(|(i, d)| to_map(d, slots, shift(i), shift(i + 1)))
         .collect()
 }
 
@@ -123,6 +162,11 @@ pub(crate) fn slots_to_coefficients(layers: &[Vec<Complex>], count: usize) -> Ve
 pub(crate) fn coefficients_to_slots(layers: &[Vec<Complex>], count: usize) -> Vec<LinearMap> {
     let slots = 1 << layers.len();
     let sizes = group_sizes(layers.len(), count);
+    let strides = strides(&sizes);
+    let shift = |i: usize| match strides.get(i) {
+        Some(&stride) if i > 0 => stride,
+        _ => 0,
+    };
     groups(
         layers.iter().rev(),
         sizes.into_iter().rev(),
@@ -130,7 +174,8 @@ pub(crate) fn coefficients_to_slots(layers: &[Vec<Complex>], count: usize) -> Ve
         slots,
     )
     .into_iter()
-    .map(|d| to_map(d, slots))
+    .enumerate()
+    .map(|(i, d)| to_map(d, slots, shift(count - i), shift(count - 1 - i)))
     .collect()
 }
 
@@ -196,5 +241,23 @@ mod tests {
             |maps: Vec<LinearMap>| maps.iter().map(|m| m.diagonals.len()).collect::<Vec<_>>();
         assert_eq!(count(slots_to_coefficients(&layers, 3)), [15, 15, 16]);
         assert_eq!(count(coefficients_to_slots(&layers, 3)), [16, 15, 15]);
+    }
+
+    #[test]
+    fn the_rotations_are_few_multiples_of_the_strides() {
+        let layers = special_twiddles(1 << 15);
+        for maps in [slots_to_coefficients, coefficients_to_slots] {
+            let mut all: Vec<u32> = maps(&layers, 3)
+                .iter()
+                .flat_map(|m| m.rotations(1 << 15))
+                .collect();
+            all.sort();
+            let stage = |stride: u32, n1: u32| (1..=n1).map(move |k| k * stride);
+            let want: Vec<u32> = stage(1, 16)
+                .chain(stage(32, 16))
+                .chain(stage(1024, 8))
+                .collect();
+            assert_eq!(all, want);
+        }
     }
 }

@@ -4,6 +4,7 @@
 use super::Evaluator;
 use crate::cipher::{Ciphertext, ExtCiphertext, Product};
 use crate::error::CkksError;
+use crate::fused::Baby;
 use crate::keys::KeyId;
 use crate::switch::{Addend, Digits, Switch};
 
@@ -101,6 +102,17 @@ impl Evaluator {
             KeyId::Rot(steps) => self.ctx.galois_rotation(steps as usize),
             _ => self.ctx.galois_conjugation(),
         }
+    }
+
+    /// Table and key of a rotation, for hoisted sums; `None` if nothing moves.
+    pub(crate) fn baby(&self, steps: i64) -> Result<Baby, CkksError> {
+        Ok(match self.reduced_steps(steps) {
+            0 => None,
+            steps => {
+                let id = KeyId::Rot(steps);
+                Some((self.ctx.automorphism(self.galois(id)), self.keys.key(id)?))
+            }
+        })
     }
 
     /// Automorphism and key switch of `a`, modulo QP; with the digits if they are there already.

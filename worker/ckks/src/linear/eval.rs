@@ -1,14 +1,14 @@
-//! Evaluation of linear maps: hoisted baby steps, lazily accumulated products, Horner giant steps. Where it
-//! pays, everything up to the end of a segment stays modulo QP (double hoisting, Bossuat et al. 2021).
+//! Evaluation of linear maps: all baby steps and their products with the diagonals in one pass modulo QP
+//! (double hoisting, Bossuat et al. 2021), then Horner giant steps, one division by P and the top prime.
 
 use super::{Giant, LinearMap, Plan};
-use crate::cipher::{Ciphertext, ExtCiphertext, Plaintext, Product, ScaleId};
+use crate::cipher::{Ciphertext, ExtCiphertext, Plaintext, ScaleId};
 use crate::complex::Complex;
 use crate::context::Context;
 use crate::error::CkksError;
 use crate::eval::Evaluator;
+use crate::fused::{Diagonals, Hoisted};
 use rayon::prelude::*;
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -19,7 +19,6 @@ pub struct PreparedMap {
     plaintexts: BTreeMap<i64, Plaintext>,
     level: usize,
     row: ScaleId,
-    extended: bool,
 }
 
 impl PreparedMap {
@@ -44,29 +43,37 @@ impl PreparedMap {
     }
 }
 
-/// Where the plaintexts of an evaluation come from.
-enum Source<'a> {
-    Map(&'a LinearMap),
-    Prepared(&'a PreparedMap),
+/// Diagonals that are transformed limb by limb, when they are needed.
+struct Fresh<'a> {
+    ctx: &'a Context,
+    /// integer coefficients, in the order of the giants' terms
+    coefficients: Vec<Vec<i64>>,
+    limbs: usize,
+    len: usize,
 }
 
-/// Baby steps on either side of ModDown.
-enum Babies {
-    Plain(BTreeMap<usize, Ciphertext>),
-    Extended(BTreeMap<usize, ExtCiphertext>),
+impl Diagonals for Fresh<'_> {
+    fn limb<'a>(&'a self, i: usize, buffer: &'a mut Vec<u64>) -> Vec<&'a [u64]> {
+        let index = self.ctx.ext_index(self.limbs, i);
+        buffer.resize(self.coefficients.len() * self.len, 0);
+        buffer
+            .par_chunks_exact_mut(self.len)
+            .zip(&self.coefficients)
+            .for_each(|(out, c)| self.ctx.transform_limb(index, c, out));
+        buffer.chunks_exact(self.len).collect()
+    }
+}
+
+/// Diagonals that were transformed before.
+struct Ready<'a>(Vec<&'a Plaintext>);
+
+impl Diagonals for Ready<'_> {
+    fn limb<'a>(&'a self, i: usize, _: &'a mut Vec<u64>) -> Vec<&'a [u64]> {
+        self.0.iter().map(|p| p.limb(i)).collect()
+    }
 }
 
 impl LinearMap {
-    /// True if baby steps should stay modulo QP: the products and encodings on the special limbs then cost
-    /// less than the ModDown of every baby step. In units of N word operations; a transform is 12.
-    fn extended(&self, ctx: &Context, plan: &Plan, level: usize) -> bool {
-        let (p, limbs) = (ctx.p_len(), level + 1);
-        let encode = 12 * p * 2 * self.period / ctx.n();
-        let extra = self.diagonals.len() * (2 * p + encode);
-        let mod_down = plan.babies.len() * 2 * (12 * (p + limbs) + p * limbs);
-        extra < mod_down
-    }
-
     fn check(&self, ctx: &Context) -> Result<(), CkksError> {
         let bad = |d: &Vec<Complex>| d.len() != self.period;
         let slots = ctx.slots();
@@ -85,24 +92,11 @@ impl LinearMap {
     }
 
     /// The diagonal of offset `r` moved back by the rotation that follows its giant step.
-    fn encode(
-        &self,
-        ctx: &Context,
-        (row, level): (ScaleId, usize),
-        extended: bool,
-        r: i64,
-        giant: i64,
-    ) -> Result<Plaintext, CkksError> {
+    fn moved(&self, r: i64, giant: i64) -> Vec<Complex> {
         let d = &self.diagonals[&r];
-        let period = self.period as i64;
-        let moved: Vec<Complex> = (0..period)
-            .map(|p| d[(p - giant).rem_euclid(period) as usize])
-            .collect();
-        if extended {
-            ctx.encode_mul_ext(&moved, row, level)
-        } else {
-            ctx.encode_mul_on(&moved, row, level)
-        }
+        let by = giant.rem_euclid(self.period as i64) as usize;
+        let (head, tail) = d.split_at(self.period - by);
+        [tail, head].concat()
     }
 
     /// Encodes all diagonals for ciphertexts at `level` of a scale row.
@@ -114,19 +108,39 @@ impl LinearMap {
     ) -> Result<PreparedMap, CkksError> {
         self.check(ctx)?;
         let plan = self.plan();
-        let extended = self.extended(ctx, &plan, level);
         let giants: Vec<&Giant> = plan.segments.iter().flatten().collect();
         let plaintexts = giants
             .par_iter()
             .flat_map_iter(|g| g.terms.iter().map(|&(_, r)| (r, g.index * plan.step)))
-            .map(|(r, giant)| Ok((r, self.encode(ctx, (row, level), extended, r, giant)?)))
+            .map(|(r, giant)| Ok((r, ctx.encode_mul_ext(&self.moved(r, giant), row, level)?)))
             .collect::<Result<_, CkksError>>()?;
         Ok(PreparedMap {
             plaintexts,
             level,
             row,
-            extended,
             plan,
+        })
+    }
+
+    /// The diagonals of some giant steps, as integer coefficients.
+    fn fresh<'a>(
+        &self,
+        ctx: &'a Context,
+        (row, level): (ScaleId, usize),
+        plan: &Plan,
+        giants: &[&Giant],
+    ) -> Result<Fresh<'a>, CkksError> {
+        let scale = ctx.factor_scale(row, level)?;
+        let coefficients = giants
+            .par_iter()
+            .flat_map_iter(|g| g.terms.iter().map(|&(_, r)| (r, g.index * plan.step)))
+            .map(|(r, giant)| ctx.embed(&self.moved(r, giant), scale))
+            .collect::<Result<_, CkksError>>()?;
+        Ok(Fresh {
+            ctx,
+            coefficients,
+            limbs: level + 1,
+            len: 2 * self.period,
         })
     }
 }
@@ -136,21 +150,23 @@ impl Evaluator {
     pub fn linear(&self, ct: &Ciphertext, map: &LinearMap) -> Result<Ciphertext, CkksError> {
         map.check(&self.ctx)?;
         let all = 0..map.segments();
-        self.rescale(&self.linear_partial(ct, map, all)?)
+        self.mod_down_rescale(&self.linear_partial(ct, map, all)?)
     }
 
-    /// The part of a linear map that its segments in `range` contribute, before the one rescale. The parts
-    /// of all segments add (`add_product`) to the same bytes however they are grouped; `rescale` ends it.
+    /// The part of a linear map that its segments in `range` contribute, modulo QP. The parts of all segments
+    /// add (`add_extended`) to the same bytes however they are grouped; `mod_down_rescale` ends it.
     pub fn linear_partial(
         &self,
         ct: &Ciphertext,
         map: &LinearMap,
         range: Range<usize>,
-    ) -> Result<Product, CkksError> {
+    ) -> Result<ExtCiphertext, CkksError> {
         map.check(&self.ctx)?;
         let plan = map.plan();
-        let extended = map.extended(&self.ctx, &plan, ct.level);
-        self.run(ct, Source::Map(map), &plan, extended, range)
+        let segments = plan.segments.get(range).ok_or(CkksError::Empty)?;
+        let giants: Vec<&Giant> = segments.iter().flatten().collect();
+        let fresh = map.fresh(&self.ctx, (ct.scale, ct.level), &plan, &giants)?;
+        self.segments(ct, &plan, segments, &fresh)
     }
 
     /// Applies a prepared map; one level. The same bytes as `linear`.
@@ -159,135 +175,42 @@ impl Evaluator {
         ct: &Ciphertext,
         map: &PreparedMap,
     ) -> Result<Ciphertext, CkksError> {
-        self.check_prepared(ct, map)?;
-        let all = 0..map.plan.segments.len();
-        let product = self.run(ct, Source::Prepared(map), &map.plan, map.extended, all)?;
-        self.rescale(&product)
+        self.mod_down_rescale(&self.linear_extended(ct, map)?)
     }
 
-    fn check_prepared(&self, ct: &Ciphertext, map: &PreparedMap) -> Result<(), CkksError> {
+    /// Applies a prepared map and leaves the result modulo QP, before ModDown and rescale.
+    pub(crate) fn linear_extended(
+        &self,
+        ct: &Ciphertext,
+        map: &PreparedMap,
+    ) -> Result<ExtCiphertext, CkksError> {
         if ct.scale != map.row {
             return Err(CkksError::ScaleMismatch(ct.scale, map.row));
         }
         if ct.level != map.level {
             return Err(CkksError::PlaintextMismatch("made for another level"));
         }
-        Ok(())
+        let terms = map.plan.segments.iter().flatten().flat_map(|g| &g.terms);
+        let plaintexts = terms
+            .map(|(_, r)| map.plaintexts.get(r).ok_or(CkksError::Empty))
+            .collect::<Result<_, _>>()?;
+        self.segments(ct, &map.plan, &map.plan.segments, &Ready(plaintexts))
     }
 
-    /// Applies a map of one segment and leaves the result modulo QP, before ModDown and rescale.
-    pub(crate) fn linear_extended(
+    /// Sum of some segments; `diagonals` are those of their giant steps.
+    fn segments(
         &self,
         ct: &Ciphertext,
-        map: &PreparedMap,
-    ) -> Result<ExtCiphertext, CkksError> {
-        self.check_prepared(ct, map)?;
-        match (&map.plan.segments[..], map.extended) {
-            ([segment], true) => {
-                let Babies::Extended(babies) = self.babies(ct, &map.plan, true)? else {
-                    return Err(CkksError::ShapeMismatch("baby steps"));
-                };
-                self.segment_extended(&Source::Prepared(map), &map.plan, segment, &babies, ct)
-            }
-            _ => Err(CkksError::PlaintextMismatch(
-                "not an extended map of one segment",
-            )),
-        }
-    }
-
-    fn babies(&self, ct: &Ciphertext, plan: &Plan, extended: bool) -> Result<Babies, CkksError> {
-        let rotations: Vec<i64> = plan.babies.values().copied().collect();
-        Ok(if extended {
-            let digits = self.hoist(ct);
-            let done = rotations
-                .iter()
-                .map(|&r| self.rotate_ext(ct, &digits, r))
-                .collect::<Result<Vec<_>, _>>()?;
-            Babies::Extended(plan.babies.keys().copied().zip(done).collect())
-        } else {
-            let done = self.rotate_hoisted(ct, &rotations)?;
-            Babies::Plain(plan.babies.keys().copied().zip(done).collect())
-        })
-    }
-
-    fn run(
-        &self,
-        ct: &Ciphertext,
-        source: Source<'_>,
         plan: &Plan,
-        extended: bool,
-        range: Range<usize>,
-    ) -> Result<Product, CkksError> {
-        let segments = plan.segments.get(range).ok_or(CkksError::Empty)?;
-        let babies = self.babies(ct, plan, extended)?;
-        let mut total: Option<Product> = None;
+        segments: &[Vec<Giant>],
+        diagonals: &dyn Diagonals,
+    ) -> Result<ExtCiphertext, CkksError> {
+        let mut sums = self.giants(ct, plan, segments, diagonals)?.into_iter();
+        let mut total: Option<ExtCiphertext> = None;
         for segment in segments {
-            let part = match &babies {
-                Babies::Extended(b) => {
-                    let x = self.segment_extended(&source, plan, segment, b, ct)?;
-                    self.mod_down_product(&x)
-                }
-                Babies::Plain(b) => self.segment_plain(&source, plan, segment, b, ct)?,
-            };
-            match &mut total {
-                Some(t) => self.add_product(t, &part)?,
-                None => total = Some(part),
-            }
-        }
-        total.ok_or(CkksError::Empty)
-    }
-
-    /// Plaintexts of one giant step.
-    fn factors<'a>(
-        &self,
-        source: &'a Source<'_>,
-        plan: &Plan,
-        giant: &Giant,
-        ct: &Ciphertext,
-        extended: bool,
-    ) -> Result<Vec<Cow<'a, Plaintext>>, CkksError> {
-        match source {
-            Source::Prepared(m) => giant
-                .terms
-                .iter()
-                .map(|(_, r)| {
-                    let p = m.plaintexts.get(r).ok_or(CkksError::Empty)?;
-                    Ok(Cow::Borrowed(p))
-                })
-                .collect(),
-            Source::Map(m) => giant
-                .terms
-                .par_iter()
-                .map(|&(_, r)| {
-                    let moved = giant.index * plan.step;
-                    let at = (ct.scale, ct.level);
-                    Ok(Cow::Owned(m.encode(&self.ctx, at, extended, r, moved)?))
-                })
-                .collect(),
-        }
-    }
-
-    fn segment_extended(
-        &self,
-        source: &Source<'_>,
-        plan: &Plan,
-        segment: &[Giant],
-        babies: &BTreeMap<usize, ExtCiphertext>,
-        ct: &Ciphertext,
-    ) -> Result<ExtCiphertext, CkksError> {
-        let mut sum: Option<(i64, ExtCiphertext)> = None;
-        for giant in segment {
-            let factors = self.factors(source, plan, giant, ct, true)?;
-            let terms: Vec<_> = giant
-                .terms
-                .iter()
-                .zip(&factors)
-                .map(|((b, _), p)| (&babies[b], p.as_ref()))
-                .collect();
-            let own = self.dot_plain_ext(&terms)?;
-            sum = Some((
-                giant.index,
-                match sum {
+            let mut state: Option<(i64, ExtCiphertext)> = None;
+            for (giant, own) in segment.iter().zip(sums.by_ref()) {
+                let sum = match state {
                     None => own,
                     Some((above, mut acc)) => {
                         for _ in giant.index..above {
@@ -296,46 +219,55 @@ impl Evaluator {
                         self.add_extended(&mut acc, &own)?;
                         acc
                     }
-                },
-            ));
+                };
+                state = Some((giant.index, sum));
+            }
+            let (last, mut acc) = state.ok_or(CkksError::Empty)?;
+            if self.reduced_steps(last * plan.step) != 0 {
+                acc = self.rotate_extended(&acc, last * plan.step)?;
+            }
+            match &mut total {
+                Some(t) => self.add_extended(t, &acc)?,
+                None => total = Some(acc),
+            }
         }
-        let (last, acc) = sum.ok_or(CkksError::Empty)?;
-        self.rotate_extended(&acc, last * plan.step)
+        total.ok_or(CkksError::Empty)
     }
 
-    fn segment_plain(
+    /// The sums of all giant steps of some segments before their rotations, from one hoisted pass.
+    fn giants(
         &self,
-        source: &Source<'_>,
-        plan: &Plan,
-        segment: &[Giant],
-        babies: &BTreeMap<usize, Ciphertext>,
         ct: &Ciphertext,
-    ) -> Result<Product, CkksError> {
-        let mut sum: Option<(i64, Product)> = None;
-        for giant in segment {
-            let factors = self.factors(source, plan, giant, ct, false)?;
-            let terms: Vec<_> = giant
-                .terms
-                .iter()
-                .zip(&factors)
-                .map(|((b, _), p)| (&babies[b], p.as_ref()))
-                .collect();
-            let own = self.dot_plain_no_rescale(&terms)?;
-            sum = Some((
-                giant.index,
-                match sum {
-                    None => own,
-                    Some((above, mut acc)) => {
-                        for _ in giant.index..above {
-                            acc = self.rotate_product(&acc, plan.step)?;
-                        }
-                        self.add_product(&mut acc, &own)?;
-                        acc
+        plan: &Plan,
+        segments: &[Vec<Giant>],
+        diagonals: &dyn Diagonals,
+    ) -> Result<Vec<ExtCiphertext>, CkksError> {
+        let mut numbers: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut babies = Vec::new();
+        let mut giants = Vec::new();
+        for giant in segments.iter().flatten() {
+            let mut used = Vec::with_capacity(giant.terms.len());
+            for (b, _) in &giant.terms {
+                let number = match numbers.get(b) {
+                    Some(&number) => number,
+                    None => {
+                        let steps = plan.babies.get(b).copied().ok_or(CkksError::Empty)?;
+                        babies.push(self.baby(steps)?);
+                        numbers.insert(*b, babies.len() - 1);
+                        babies.len() - 1
                     }
-                },
-            ));
+                };
+                used.push(number);
+            }
+            giants.push(used);
         }
-        let (last, acc) = sum.ok_or(CkksError::Empty)?;
-        self.rotate_product(&acc, last * plan.step)
+        let hoisted = Hoisted {
+            ct,
+            digits: &self.hoist(ct),
+            babies: &babies,
+            giants: &giants,
+            diagonals,
+        };
+        hoisted.sums(&self.ctx)
     }
 }

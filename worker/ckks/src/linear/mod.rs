@@ -192,8 +192,8 @@ impl LinearMap {
         reduced.into_iter().collect()
     }
 
-    /// Sets `n1` to the power of two with the lowest cost for ciphertexts of `limbs` limbs, a hoisted baby
-    /// step being several times cheaper than a giant step; at most `max_n1`, because each baby step needs a key.
+    /// Sets `n1` to the power of two with the lowest cost, a baby step being about ten times cheaper than a
+    /// giant step on any level; at most `max_n1`, because each baby step needs a key.
     pub fn choose_n1(&mut self, max_n1: usize) {
         let mut best = (usize::MAX, 1);
         let mut n1 = 1;
@@ -205,7 +205,7 @@ impl LinearMap {
                 _ => 0,
             };
             let giants: usize = plan.segments.iter().map(|s| span(s) + 1).sum();
-            let cost = 2 * plan.babies.len() + 5 * giants;
+            let cost = plan.babies.len() + 10 * giants;
             if cost < best.0 {
                 best = (cost, n1);
             }
