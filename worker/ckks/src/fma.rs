@@ -207,9 +207,6 @@ impl Kernel for FmaKernel {
         overflow: &[u64],
         outs: &mut [&mut [u64]],
     ) {
-        if !overflow.len().is_multiple_of(sums::TILE) {
-            return ScalarKernel.convert_many(targets, hats, overflow, outs);
-        }
         for (targets, outs) in targets
             .chunks(sums::TARGETS)
             .zip(outs.chunks_mut(sums::TARGETS))
@@ -232,7 +229,7 @@ impl Kernel for FmaKernel {
     }
 
     fn key_product(&self, m: &Modulus, out0: &mut [u64], out1: &mut [u64], p: &KeyProduct) {
-        if p.terms.len() > sums::MAX_TERMS || !out0.len().is_multiple_of(sums::TILE) {
+        if p.terms.len() > sums::MAX_TERMS {
             return key_product_in_parts(self, m, out0, out1, p);
         }
         self.run(sums::Key {

@@ -341,6 +341,20 @@ impl Context {
         })
     }
 
+    /// Takes a polynomial in the NTT domain through an automorphism.
+    pub(crate) fn permute(&self, poly: &Poly, table: &[u32]) -> Poly {
+        let mut out = Poly::scratch(poly.n, poly.limbs, Domain::Ntt);
+        permute_limbs(&poly.data, &mut out.data, table);
+        out
+    }
+
+    /// The same modulo QP.
+    pub(crate) fn permute_ext(&self, poly: &ExtPoly, table: &[u32]) -> ExtPoly {
+        let mut out = ExtPoly::scratch(poly.n, poly.limbs, poly.total() - poly.limbs);
+        permute_limbs(&poly.data, &mut out.data, table);
+        out
+    }
+
     /// x += y, modulo QP.
     pub(crate) fn add_ext(&self, x: &mut ExtPoly, y: &ExtPoly) {
         debug_assert_eq!((x.limbs, x.data.len()), (y.limbs, y.data.len()));
@@ -368,4 +382,14 @@ impl Context {
                     .sub(self.modulus(self.ext_index(limbs, i)), a, b)
             });
     }
+}
+
+fn permute_limbs(from: &[u64], to: &mut [u64], table: &[u32]) {
+    to.par_chunks_exact_mut(table.len())
+        .zip(from.par_chunks_exact(table.len()))
+        .for_each(|(to, from)| {
+            for (t, &k) in to.iter_mut().zip(table) {
+                *t = from[k as usize];
+            }
+        });
 }

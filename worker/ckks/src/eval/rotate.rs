@@ -1,5 +1,6 @@
-//! Rotations and conjugation. A single rotation takes the same path as a hoisted one, so both give the
-//! same bytes.
+//! Rotations and conjugation. A single rotation moves the polynomial before it is cut into digits, a hoisted
+//! one moves the digits: the same bytes, because the centred digits of -x are those of x, negated (short of a
+//! tie within 2^-56, where either representative of a digit is right).
 
 use super::Evaluator;
 use crate::cipher::{Ciphertext, ExtCiphertext, Product};
@@ -124,17 +125,28 @@ impl Evaluator {
     ) -> Result<ExtCiphertext, CkksError> {
         let key = self.keys.key(id)?;
         let table = self.ctx.automorphism(self.galois(id));
-        let switch = Switch {
-            key: &key,
-            permutation: Some(&table),
-            addends: [Addend::Lifted(&a.c0), Addend::Nothing],
-        };
         let (c0, c1) = match digits {
             Some(digits) if digits.limbs != a.level + 1 => {
                 return Err(CkksError::ShapeMismatch("digits of another ciphertext"));
             }
-            Some(digits) => self.ctx.inner_product(digits, &switch)?,
-            None => self.ctx.key_switch_ext(&a.c1, &switch)?,
+            Some(digits) => {
+                let switch = Switch {
+                    key: &key,
+                    permutation: Some(&table),
+                    addends: [Addend::Lifted(&a.c0), Addend::Nothing],
+                };
+                self.ctx.inner_product(digits, &switch)?
+            }
+            // moving the polynomials is less work than moving the digits
+            None => {
+                let moved = [&a.c0, &a.c1].map(|c| self.ctx.permute(c, &table));
+                let switch = Switch {
+                    key: &key,
+                    permutation: None,
+                    addends: [Addend::Lifted(&moved[0]), Addend::Nothing],
+                };
+                self.ctx.key_switch_ext(&moved[1], &switch)?
+            }
         };
         Ok(ExtCiphertext {
             c0,
@@ -171,10 +183,12 @@ impl Evaluator {
         let key = self.keys.key(id)?;
         let table = self.ctx.automorphism(self.galois(id));
         let [low] = self.ctx.mod_down([&a.c1]);
+        let low = self.ctx.permute(&low, &table);
+        let moved = self.ctx.permute_ext(&a.c0, &table);
         let switch = Switch {
             key: &key,
-            permutation: Some(&table),
-            addends: [Addend::Extended(&a.c0), Addend::Nothing],
+            permutation: None,
+            addends: [Addend::Extended(&moved), Addend::Nothing],
         };
         let (c0, c1) = self.ctx.key_switch_ext(&low, &switch)?;
         Ok(ExtCiphertext {

@@ -11,52 +11,46 @@ use std::ops::Range;
 /// Coefficients handled together; operands that several sums share are converted to f64 once per tile.
 pub(super) const TILE: usize = 256;
 
-/// A sum of products x*w, exact: `high` collects the products rounded to multiples of 2^51, `low` what the
-/// rounding left, at most 2^50 each.
+/// A sum of products x*w, exact: `high` collects the products rounded to multiples of a unit, `low` what the
+/// rounding left. Adding a large constant rounds to its last place and taking it off again is exact; the
+/// product less the rounded one is an integer of at most half a unit, which a fused multiply-add gives
+/// exactly. No product waits for another one.
 ///
-/// `high` starts in [2^103, 2^104), where neighbours are 2^51 apart, and has to stay there, so that every
-/// step of it is a multiple of 2^51 that f64 holds; x*w less that step is an integer of at most 50 bits,
-/// which the second fused multiply-add gives exactly. Eight `low` parts make at most 2^53, still exact.
-/// Room in `high`: from 2^103 for eight products of integers in [0, 2^50), since 8*(2^50 - 1)^2 + 8*2^50 < 2^103;
-/// from the middle for nine products of integers in [-2^49, 2^49], since 9*2^98 + 9*2^50 < 2^102.
+/// Signed: x, w in [-2^49, 2^49], so a product is at most 2^98, below a quarter of the constant 1.5 * 2^101:
+/// the unit is 2^49. Nine products: `high` is at most 2^52.2 units, `low` at most 4.5 * 2^49.
+/// Unsigned: x, w in [0, 2^50), the constant 2^102, the unit 2^50. Five products: `high` is at most 2^52.4
+/// units, `low` at most 2.5 * 2^50.
+#[derive(Clone, Copy)]
 struct Wide {
-    high: Lanes,
-    low: Lanes,
+    high: f64,
+    low: f64,
 }
 
-/// Sums taken side by side: one alone is a long chain of dependent operations.
-const LANES: usize = 8;
-type Lanes = [f64; LANES];
-
-/// 2^103: products are not negative.
-const UNSIGNED: f64 = f64::from_bits(0x4660_0000_0000_0000);
-/// 1.5 * 2^103: products of either sign.
-const SIGNED: f64 = f64::from_bits(0x4668_0000_0000_0000);
+/// 2^102.
+const UNSIGNED: f64 = f64::from_bits(0x4650_0000_0000_0000);
+/// 1.5 * 2^101.
+const SIGNED: f64 = f64::from_bits(0x4648_0000_0000_0000);
 
 impl Wide {
+    const ZERO: Wide = Wide {
+        high: 0.0,
+        low: 0.0,
+    };
+
     #[inline(always)]
-    fn new(start: f64) -> Wide {
+    fn add(self, x: f64, w: f64, constant: f64) -> Wide {
+        let rounded = x.mul_add(w, constant) - constant;
         Wide {
-            high: [start; LANES],
-            low: [0.0; LANES],
+            high: self.high + rounded,
+            low: self.low + x.mul_add(w, -rounded),
         }
     }
 
+    /// A representative of the high part, at most q/2 + 2^-52 * |high|: the quotient is the product of two
+    /// rounded factors, so it is off by its 2^-52th, and the remainder is an integer below 2^53.
     #[inline(always)]
-    fn add(&mut self, x: &Lanes, w: impl Fn(usize) -> f64) {
-        for (l, x) in x.iter().enumerate() {
-            let next = x.mul_add(w(l), self.high[l]);
-            let step = next - self.high[l];
-            self.low[l] += x.mul_add(w(l), -step);
-            self.high[l] = next;
-        }
-    }
-
-    /// A representative of the high part, at most q/2 + 2^-52 * |high - start|: the quotient is the product
-    /// of two rounded factors, so it is off by its 2^-52th, and the remainder is an integer below 2^53.
-    #[inline(always)]
-    fn high(&self, f: Field, start: f64) -> Lanes {
-        self.high.map(|x| f.reduce(x - start))
+    fn high(self, f: Field) -> f64 {
+        f.reduce(self.high)
     }
 }
 
@@ -71,25 +65,32 @@ pub(super) struct Convert<'a, 'b> {
     pub(super) outs: &'a mut [&'b mut [u64]],
 }
 
-/// Constants of one target of K sources.
+/// Constants of one target.
 #[derive(Clone, Copy)]
-struct Target<const K: usize> {
+struct Target {
     field: Field,
-    weights: [f64; K],
+    weights: [f64; MAX_SOURCES],
     /// negated product of the sources
     negated: f64,
-    /// 2^49 times the sum of the weights
+    /// 2^49 times the sum of the weights plus 4 times the negated product
     constant: f64,
 }
 
-impl<const K: usize> Target<K> {
-    fn new(m: &Modulus, weights: &[u64]) -> Target<K> {
-        let sum: u128 = weights[..K].iter().map(|w| u128::from(*w)).sum();
+impl Target {
+    /// From k weights and the negated product.
+    fn new(m: &Modulus, weights: &[u64]) -> Target {
+        let (negated, weights) = weights.split_last().unwrap_or((&0, &[]));
+        let sum: u128 = weights.iter().map(|w| u128::from(*w)).sum();
+        let constant = (sum << 49) + 4 * u128::from(*negated);
+        let mut centred = [0.0; MAX_SOURCES];
+        for (c, w) in centred.iter_mut().zip(weights) {
+            *c = Field::centred(m, *w);
+        }
         Target {
             field: Field::new(m),
-            weights: std::array::from_fn(|i| Field::centred(m, weights[i])),
-            negated: Field::centred(m, weights[K]),
-            constant: Field::centred(m, m.reduce_u128(sum << 49)),
+            weights: centred,
+            negated: Field::centred(m, *negated),
+            constant: Field::centred(m, m.reduce_u128(constant)),
         }
     }
 }
@@ -101,76 +102,49 @@ fn load_centred(x: u64) -> f64 {
     f64::from_bits(x | MAGIC_BITS) - OFFSET
 }
 
-/// Bounds in units of 2^49, of which f64 holds 16: the high part 1 + K/8, the overflow term K, the constant 1,
-/// a low part 2 or, up to eight of them reduced, 1 together. That is at most 14.5 for K <= 4, 11 for K <= 8 and
-/// 15.2 for K = 9.
+/// One tile of one target; the overflow less 4. Bounds in units of 2^49, of which f64 holds 16: the high part
+/// 1 + 9/8, the overflow term 5, the constant 1, the low part 4.5.
 #[inline(always)]
-fn convert_lanes<const K: usize>(
-    t: &Target<K>,
-    sources: [&Lanes; K],
-    overflow: &Lanes,
-    out: &mut [u64; LANES],
+fn convert_tile<const K: usize>(
+    t: &Target,
+    sources: &[[f64; TILE]; MAX_SOURCES],
+    overflow: &[f64; TILE],
+    out: &mut [u64],
 ) {
-    let f = t.field;
-    let mut sum = Wide::new(SIGNED);
-    let mut rest = [0.0; LANES];
-    for (i, (x, w)) in sources.into_iter().zip(t.weights).enumerate() {
-        sum.add(x, |_| w);
-        if i == 7 && K > 8 {
-            rest = sum.low.map(|x| f.reduce(x));
-            sum.low = [0.0; LANES];
+    let (f, len) = (t.field, out.len().min(TILE));
+    let (overflow, out) = (&overflow[..len], &mut out[..len]);
+    for k in 0..len {
+        let mut sum = Wide::ZERO;
+        for (source, w) in sources[..K].iter().zip(&t.weights) {
+            sum = sum.add(source[k], *w, SIGNED);
         }
-    }
-    if K > 4 && K <= 8 {
-        sum.low = sum.low.map(|x| f.reduce(x));
-    }
-    let high = sum.high(f, SIGNED);
-    for l in 0..LANES {
-        let x = overflow[l].mul_add(t.negated, high[l] + t.constant);
-        out[l] = f.canonical(x + rest[l] + sum.low[l]);
+        let x = overflow[k].mul_add(t.negated, sum.high(f) + t.constant);
+        out[k] = f.canonical(x + sum.low);
     }
 }
 
 #[inline(always)]
 fn convert_k<const K: usize>(c: Convert) {
     let n = c.overflow.len();
-    let mut targets = [Target::<K> {
-        field: Field {
-            q: 1.0,
-            inverse: 1.0,
-        },
-        weights: [0.0; K],
-        negated: 0.0,
-        constant: 0.0,
-    }; TARGETS];
+    let mut targets = [Target::new(c.targets[0].0, &[]); TARGETS];
     for (t, (m, weights)) in targets.iter_mut().zip(c.targets) {
         *t = Target::new(m, weights);
     }
-    // lengths that the compiler does not know, or it unrolls the loops over a tile
-    let len = TILE.min(n);
-    let mut sources = [[[0.0; LANES]; TILE / LANES]; K];
-    let mut overflow = [[0.0; LANES]; TILE / LANES];
-    for tile in 0..n / TILE {
-        let at = tile * TILE..tile * TILE + len;
-        for (i, source) in sources.iter_mut().enumerate() {
-            let hats = &c.hats[i * n..(i + 1) * n][at.clone()];
-            for (s, h) in source.as_flattened_mut().iter_mut().zip(hats) {
+    // the last tile may be shorter
+    let mut sources = [[0.0; TILE]; MAX_SOURCES];
+    let mut overflow = [0.0; TILE];
+    for (tile, v) in c.overflow.chunks(TILE).enumerate() {
+        let at = tile * TILE..tile * TILE + v.len();
+        for (source, hats) in sources.iter_mut().zip(c.hats.chunks_exact(n)) {
+            for (s, h) in source.iter_mut().zip(&hats[at.clone()]) {
                 *s = load_centred(*h);
             }
         }
-        for (o, v) in overflow
-            .as_flattened_mut()
-            .iter_mut()
-            .zip(&c.overflow[at.clone()])
-        {
-            *o = load(*v);
+        for (o, v) in overflow.iter_mut().zip(v) {
+            *o = load(*v) - 4.0;
         }
         for (out, t) in c.outs.iter_mut().zip(&targets) {
-            let outs = out[at.clone()].as_chunks_mut::<LANES>().0.iter_mut();
-            for (l, (out, overflow)) in outs.zip(&overflow).enumerate() {
-                let sources = std::array::from_fn(|i| &sources[i][l]);
-                convert_lanes::<K>(t, sources, overflow, out);
-            }
+            convert_tile::<K>(t, &sources, &overflow, &mut out[at.clone()]);
         }
     }
 }
@@ -264,58 +238,49 @@ fn fill(to: &mut [f64], x: &[u64], table: Option<&[u32]>, at: Range<usize>) {
     }
 }
 
-/// Five terms leave low parts of at most 5*2^50, the high part 5/4*2^50 and q/2: below 2^53, so one
-/// reduction is enough.
+/// One component of one tile. The high part is at most 5/4 * 2^50 + q/2, the low one 2.5 * 2^50: together
+/// below 2^53, so one reduction is enough.
 #[inline(always)]
-fn key_lanes<const K: usize>(
+fn key_tile<const K: usize>(
     f: Field,
-    x: [&Lanes; K],
-    y: [&[u64; LANES]; K],
-    (addend, w): (&Lanes, f64),
-    out: &mut [u64; LANES],
+    x: &[[f64; TILE]; K],
+    y: [&[u64]; K],
+    (addend, w): (&[f64; TILE], f64),
+    out: &mut [u64],
 ) {
-    let mut sum = Wide::new(UNSIGNED);
-    sum.add(addend, |_| w);
-    for (x, y) in x.into_iter().zip(y) {
-        sum.add(x, |l| load(y[l]));
-    }
-    let high = sum.high(f, UNSIGNED);
-    for l in 0..LANES {
-        out[l] = f.canonical(high[l] + sum.low[l]);
+    let len = out.len().min(TILE);
+    let (y, out) = (y.map(|y| &y[..len]), &mut out[..len]);
+    for k in 0..len {
+        let mut sum = Wide::ZERO.add(addend[k], w, UNSIGNED);
+        for i in 0..K {
+            sum = sum.add(x[i][k], load(y[i][k]), UNSIGNED);
+        }
+        out[k] = f.canonical(sum.high(f) + sum.low);
     }
 }
 
 #[inline(always)]
 fn key_k<const K: usize>(key: Key) {
     let (f, p) = (key.field, key.product);
-    let n = key.out0.len();
-    let len = TILE.min(n);
-    let mut x = [[[0.0; LANES]; TILE / LANES]; K];
-    let mut addends = [[[0.0; LANES]; TILE / LANES]; 2];
+    let mut x = [[0.0; TILE]; K];
+    let mut addends = [[0.0; TILE]; 2];
     let w = p.addends.map(|a| a.map_or(0.0, |(_, w)| w.w as f64));
-    for tile in 0..n / TILE {
-        let at = tile * TILE..tile * TILE + len;
+    let outs0 = key.out0.chunks_mut(TILE);
+    let outs1 = key.out1.chunks_mut(TILE);
+    for (tile, (out0, out1)) in outs0.zip(outs1).enumerate() {
+        let at = tile * TILE..tile * TILE + out0.len();
         for (to, (from, _, _)) in x.iter_mut().zip(p.terms) {
-            fill(to.as_flattened_mut(), from, p.table, at.clone());
+            fill(to, from, p.table, at.clone());
         }
         for (to, from) in addends.iter_mut().zip(p.addends) {
             if let Some((from, _)) = from {
-                fill(to.as_flattened_mut(), from, p.table, at.clone());
+                fill(to, from, p.table, at.clone());
             }
         }
-        let y0: [&[[u64; LANES]]; K] =
-            std::array::from_fn(|i| p.terms[i].1[at.clone()].as_chunks().0);
-        let y1: [&[[u64; LANES]]; K] =
-            std::array::from_fn(|i| p.terms[i].2[at.clone()].as_chunks().0);
-        let outs0 = key.out0[at.clone()].as_chunks_mut().0.iter_mut();
-        let outs1 = key.out1[at].as_chunks_mut().0.iter_mut();
-        for (l, (out0, out1)) in outs0.zip(outs1).enumerate() {
-            let x = std::array::from_fn(|i| &x[i][l]);
-            let y0 = std::array::from_fn(|i| &y0[i][l]);
-            let y1 = std::array::from_fn(|i| &y1[i][l]);
-            key_lanes::<K>(f, x, y0, (&addends[0][l], w[0]), out0);
-            key_lanes::<K>(f, x, y1, (&addends[1][l], w[1]), out1);
-        }
+        let y0 = std::array::from_fn(|i| &p.terms[i].1[at.clone()]);
+        let y1 = std::array::from_fn(|i| &p.terms[i].2[at.clone()]);
+        key_tile::<K>(f, &x, y0, (&addends[0], w[0]), out0);
+        key_tile::<K>(f, &x, y1, (&addends[1], w[1]), out1);
     }
 }
 
