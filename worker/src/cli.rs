@@ -108,6 +108,10 @@ pub struct Run {
     /// Limit of the blob cache, for example 40GiB.
     #[arg(long, default_value = "40GiB", value_parser = parse_bytes, value_name = "SIZE")]
     pub cache: u64,
+    /// Most memory a computation may use, for example 8GiB; below what it needs for all keys it is slower. By default
+    /// what is available.
+    #[arg(long, value_parser = parse_bytes, value_name = "SIZE")]
+    pub memory: Option<u64>,
 }
 
 /// Options of `claim`.

@@ -20,23 +20,74 @@ pub struct Memory {
     pub available: u64,
 }
 
-/// Reads /proc/meminfo and the control group's limit.
+/// Memory left to the rest of the machine, bytes.
+const MEMORY_MARGIN: u64 = 256 << 20;
+
+/// Reads /proc/meminfo and the control groups' limits.
 pub fn memory() -> Memory {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let mut memory = Memory {
         total: meminfo_field(&meminfo, "MemTotal:").unwrap_or(0),
         available: meminfo_field(&meminfo, "MemAvailable:").unwrap_or(0),
     };
-    let number = |name: &str| {
-        let text = std::fs::read_to_string(Path::new("/sys/fs/cgroup").join(name)).ok()?;
-        text.trim().parse::<u64>().ok()
-    };
-    if let Some(limit) = number("memory.max") {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    for (limit, used) in group_limits(Path::new("/sys/fs/cgroup"), &groups) {
         memory.total = memory.total.min(limit);
-        let used = number("memory.current").unwrap_or(0);
         memory.available = memory.available.min(limit.saturating_sub(used));
     }
     memory
+}
+
+/// Bytes a computation may use: what is available less a margin, and no more than `most` if a person set it.
+pub fn memory_for_work(most: Option<u64>) -> u64 {
+    let free = memory().available.saturating_sub(MEMORY_MARGIN);
+    most.map_or(free, |most| most.min(free))
+}
+
+/// Limit and use of the memory of this process's control group and of those above it, in both versions of control
+/// groups. Files in memory that can be dropped do not count as used.
+fn group_limits(root: &Path, groups: &str) -> Vec<(u64, u64)> {
+    let mut found = Vec::new();
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (_, controllers, path) = (fields.next(), fields.next(), fields.next());
+        let (Some(controllers), Some(path)) = (controllers, path) else {
+            continue;
+        };
+        let (top, limit, used, dropped) = if controllers.is_empty() {
+            (
+                root.to_path_buf(),
+                "memory.max",
+                "memory.current",
+                "inactive_file ",
+            )
+        } else if controllers.split(',').any(|c| c == "memory") {
+            let (limit, used) = ("memory.limit_in_bytes", "memory.usage_in_bytes");
+            (root.join("memory"), limit, used, "total_inactive_file ")
+        } else {
+            continue;
+        };
+        let own = top.join(path.trim_start_matches('/'));
+        for group in own.ancestors().take_while(|g| g.starts_with(&top)) {
+            let number = |name: &str| {
+                let text = std::fs::read_to_string(group.join(name)).ok()?;
+                text.trim().parse::<u64>().ok()
+            };
+            if let Some(limit) = number(limit) {
+                let stat = std::fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
+                let dropped = stat.lines().find_map(|l| l.strip_prefix(dropped));
+                let dropped = dropped.and_then(|n| n.trim().parse().ok()).unwrap_or(0);
+                found.push((limit, number(used).unwrap_or(0).saturating_sub(dropped)));
+            }
+        }
+    }
+    found
+}
+
+/// Most memory this process has had, bytes; 0 where the system does not say.
+pub fn peak_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    meminfo_field(&status, "VmHWM:").unwrap_or(0)
 }
 
 fn meminfo_field(text: &str, name: &str) -> Option<u64> {
@@ -142,6 +193,36 @@ mod tests {
         assert_eq!(meminfo_field(text, "MemTotal:"), Some(24_639_372 * 1024));
         assert_eq!(meminfo_field(text, "X:"), None);
         assert_eq!(meminfo_field(text, "Swap:"), None);
+    }
+
+    #[test]
+    fn the_limits_of_all_control_groups_above_count_without_droppable_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let group = |path: &str, max: &str, current: &str, stat: &str| {
+            let at = dir.path().join(path);
+            std::fs::create_dir_all(&at).unwrap();
+            std::fs::write(at.join("memory.max"), max).unwrap();
+            std::fs::write(at.join("memory.current"), current).unwrap();
+            std::fs::write(at.join("memory.stat"), stat).unwrap();
+        };
+        group("a", "1000\n", "700\n", "anon 5\ninactive_file 200\n");
+        group("a/b", "max\n", "600\n", "");
+        let limits = |groups: &str| group_limits(dir.path(), groups);
+        assert_eq!(limits("0::/a/b\n"), vec![(1000, 500)]);
+        assert_eq!(limits("0::/\n"), vec![]);
+        assert_eq!(limits("1:cpu:/a\nnonsense\n0::/../../etc\n"), vec![]);
+        let old = dir.path().join("memory/x");
+        std::fs::create_dir_all(&old).unwrap();
+        std::fs::write(old.join("memory.limit_in_bytes"), "50").unwrap();
+        std::fs::write(old.join("memory.usage_in_bytes"), "20").unwrap();
+        assert_eq!(limits("4:cpu,memory:/x\n"), vec![(50, 20)]);
+    }
+
+    #[test]
+    fn a_chosen_limit_only_lowers_what_is_available() {
+        assert_eq!(memory_for_work(Some(5)), 5);
+        assert!(memory_for_work(Some(u64::MAX)) <= memory().available);
+        assert!(memory_for_work(None) > 0);
     }
 
     #[test]

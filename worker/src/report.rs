@@ -225,7 +225,7 @@ impl std::fmt::Display for Event {
                 profile,
             } => write!(
                 f,
-                "hop {hop}: computed in {} (lay {}, boot {}; {} bootstraps: stc {}, modraise {}, cts {}, evalmod {}; {} of keys read), digest {digest}",
+                "hop {hop}: computed in {} (lay {}, boot {}; {} bootstraps: stc {}, modraise {}, cts {}, evalmod {}; {} of keys used, {} keys loaded in {}; peak memory {}), digest {digest}",
                 units::seconds(*seconds),
                 units::seconds(profile.lay),
                 units::seconds(profile.boot),
@@ -234,7 +234,10 @@ impl std::fmt::Display for Event {
                 units::seconds(profile.modraise),
                 units::seconds(profile.cts),
                 units::seconds(profile.evalmod),
-                units::bytes(profile.key_bytes)
+                units::bytes(profile.key_bytes),
+                profile.key_loads,
+                units::seconds(profile.key_seconds),
+                units::bytes(profile.peak_memory)
             ),
             Event::Uploading { hop, bytes, .. } => {
                 write!(f, "hop {hop}: uploading {}", units::bytes(*bytes))

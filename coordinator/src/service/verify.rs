@@ -148,7 +148,7 @@ mod tests {
     fn zeros(params: &Params, level: usize) -> Vec<u8> {
         let mut bytes = vec![0; ciphertext_size(params, level)];
         bytes[..4].copy_from_slice(b"CHCT");
-        bytes[4] = 1;
+        bytes[4] = 2;
         bytes[6] = 1;
         bytes[7] = 2;
         bytes[8] = level as u8;
@@ -175,8 +175,8 @@ mod tests {
         let foreign = zeros(&Params::by_name("n11-INSECURE").unwrap(), 18);
         assert_eq!(reason(18, &foreign), Reason::OutputWrongParameters);
         let mut residue = good.clone();
-        let at = residue.len() - 8;
-        residue[at..].copy_from_slice(&params.q[18].to_le_bytes());
+        let at = residue.len() - 6;
+        residue[at..].fill(0xff);
         assert_eq!(reason(18, &residue), Reason::OutputResidueRange);
         let mut three = good;
         three[7] = 3;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cipherhop_ckks::{Params, ScaleId, ciphertext_size};
+use cipherhop_ckks::{Params, ScaleId, ciphertext_size, pack};
 use cipherhop_coordinator::auth::Token;
 use cipherhop_coordinator::blobs::LocalBlobs;
 use cipherhop_coordinator::clock::{Clock, SystemClock};
@@ -143,18 +143,21 @@ pub fn ciphertext(set: &str, level: usize, seed: u64) -> Vec<u8> {
     let params = Params::by_name(set).unwrap();
     let mut bytes = Vec::with_capacity(ciphertext_size(&params, level));
     bytes.extend_from_slice(b"CHCT");
-    bytes.extend_from_slice(&1u16.to_le_bytes());
+    bytes.extend_from_slice(&2u16.to_le_bytes());
     bytes.extend_from_slice(&[1, 2, level as u8, ScaleId::Message as u8, 0, 0]);
     bytes.extend_from_slice(&params.digest());
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     for _component in 0..2 {
         for q in &params.q[..=level] {
-            for _ in 0..params.n() {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                bytes.extend_from_slice(&(state % q).to_le_bytes());
-            }
+            let residues: Vec<u64> = (0..params.n())
+                .map(|_| {
+                    state ^= state << 13;
+                    state ^= state >> 7;
+                    state ^= state << 17;
+                    state % q
+                })
+                .collect();
+            pack(&residues, *q, &mut bytes);
         }
     }
     assert_eq!(bytes.len(), ciphertext_size(&params, level));

@@ -11,6 +11,7 @@ use cipherhop_hop::{
     calib::Calibration,
     fold::{LayerPack, Rotator},
     keys::{KEYS_FORMAT, KeyEntry, KeyManifest},
+    memory::HopMemory,
     model::{Model, PublicPrefix},
     planner::plan,
     program::Program,
@@ -136,8 +137,7 @@ pub async fn run(args: &ChainCreate, out: &Output) -> anyhow::Result<Outcome> {
         allow_insecure: folder.state.allow_insecure,
         boundary_level: level as u32,
         boundary_bytes: ciphertext_size(&keys.params, level) as u64,
-        // Keys are kept expanded: twice their size on the wire.
-        worker_memory_bytes: 2 * key_bytes + (512 << 20),
+        worker_memory_bytes: HopMemory::estimate(&program, manifest.specs()?)?.least(),
     };
     unary(
         UNARY_DEADLINE,

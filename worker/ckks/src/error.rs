@@ -100,6 +100,9 @@ pub enum CkksError {
         /// Bytes given.
         have: u64,
     },
+    /// The file of a key could not be read.
+    #[error("key file: {0}")]
+    Unreadable(String),
     /// First bytes are not those of this format.
     #[error("not a {0}")]
     BadMagic(&'static str),

@@ -207,13 +207,30 @@ impl EvalKey {
 
     /// The uniform half of one digit, (limbs + special) * N residues in the NTT domain, q limbs first.
     pub fn uniform_half(ctx: &Context, spec: KeySpec, seed: &[u8; 32], digit: usize) -> Vec<u64> {
-        let n = ctx.n();
-        let mut a = vec![0u64; (spec.limbs + spec.special(ctx)) * n];
-        a.par_chunks_exact_mut(n).enumerate().for_each(|(i, out)| {
+        let mut a = vec![0u64; (spec.limbs + spec.special(ctx)) * ctx.n()];
+        EvalKey::fill_uniform_half(ctx, spec, seed, digit, &mut a);
+        a
+    }
+
+    pub(crate) fn fill_uniform_half(
+        ctx: &Context,
+        spec: KeySpec,
+        seed: &[u8; 32],
+        digit: usize,
+        a: &mut [u64],
+    ) {
+        let limbs = a.par_chunks_exact_mut(ctx.n()).enumerate();
+        limbs.for_each(|(i, out)| {
             let m = ctx.ext_index(spec.limbs, i);
             fill_uniform(seed, spec.id, digit, m, ctx.modulus(m).value(), out);
         });
-        a
+    }
+
+    /// Gives the memory of the key back for the next one.
+    pub fn recycle(self, spare: &mut SpareBuffers) {
+        spare
+            .0
+            .extend(self.digits.into_iter().flat_map(|d| [d.a, d.b]));
     }
 
     /// Which key.
@@ -246,6 +263,35 @@ impl EvalKey {
             .map(|d| (d.a.len() + d.b.len()) * 8)
             .sum()
     }
+}
+
+/// Memory of keys that were dropped, for keys about to be read: fresh memory has to be cleared by the system first,
+/// which takes as long as filling it.
+#[derive(Debug, Default)]
+pub struct SpareBuffers(Vec<Vec<u64>>);
+
+impl SpareBuffers {
+    /// A buffer of that length with any content.
+    pub(crate) fn take(&mut self, len: usize) -> Vec<u64> {
+        let fits = |v: &Vec<u64>| (len..=len + len / 8).contains(&v.capacity());
+        let Some(at) = self.0.iter().position(fits) else {
+            return vec![0; len];
+        };
+        let mut buffer = self.0.swap_remove(at);
+        buffer.resize(len, 0);
+        buffer
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.0.iter().map(|v| v.capacity() * 8).sum()
+    }
+}
+
+/// Bytes of a key in memory; the spec must be valid.
+pub fn expanded_key_size(params: &Params, spec: KeySpec) -> usize {
+    let limbs = spec.limbs + spec.special_of(params);
+    spec.digits_of(params) * 2 * limbs * params.n() * 8
 }
 
 /// `n` residues modulo `q`, uniform, determined by (seed, key, digit, modulus index). `modulus_index` is
@@ -301,6 +347,10 @@ fn fill_uniform(
 pub trait KeySource: Send + Sync {
     /// The key, or `MissingKey`.
     fn key(&self, id: KeyId) -> Result<Arc<EvalKey>, CkksError>;
+
+    /// A hint for sources that cannot keep all keys at hand: the keys that the running step is about to use, and
+    /// after them those of all later steps, both in order.
+    fn expect(&self, _now: &[KeyId], _later: &[KeyId]) {}
 }
 
 /// Keys held in memory.

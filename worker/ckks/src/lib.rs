@@ -24,6 +24,7 @@ mod keys;
 mod linear;
 mod modular;
 mod ntt;
+mod pack;
 mod params;
 mod poly;
 mod roots;
@@ -42,10 +43,13 @@ pub use fused::{BabySums, InputLimb, SumLimb, Turn};
 pub use ifma::emulated_ifma_kernel;
 pub use isa::{Isa, kernel_for};
 pub use kernel::{Kernel, KeyProduct, ScalarKernel};
-pub use keys::{EvalKey, EvalKeys, KeyId, KeySource, KeySpec, expand_uniform};
+pub use keys::{
+    EvalKey, EvalKeys, KeyId, KeySource, KeySpec, SpareBuffers, expand_uniform, expanded_key_size,
+};
 pub use linear::{LinearMap, PreparedMap};
 pub use modular::{Modulus, Shoup, is_prime};
 pub use ntt::NttTable;
+pub use pack::{pack, packed_size, unpack};
 pub use params::{Params, Security, bound_128};
 pub use poly::{Domain, ExtPoly, Poly};
 pub use switch::Digits;

@@ -1,25 +1,29 @@
-//! Canonical bytes of ciphertexts and evaluation keys. All integers little-endian.
+//! Canonical bytes of ciphertexts and evaluation keys. All integers little-endian, residues bit-packed ([`crate::pack`]):
+//! 42 or 50 bits instead of 64.
 //!
 //! Ciphertext: "CHCT", version u16, domain u8 (1 = NTT), components u8 (2), level u8, scale row u8, zero u16,
-//! parameter digest 32; then per component the limbs from q_0 up, N residues of 8 bytes each.
+//! parameter digest 32; then per component the limbs from q_0 up, N residues each.
 //!
 //! Evaluation key: "CHEK", version u16, kind u8, digits u8, rotation u32, limbs u8, special u8, zero u16,
-//! parameter digest 32, seed 32; then per digit the limbs (q, then p), N residues of the fewest whole bytes
-//! their modulus fits in. The uniform halves are not stored.
+//! parameter digest 32, seed 32; then per digit the limbs (q, then p), N residues each. The uniform halves are not
+//! stored.
 //!
 //! Parsing is strict: the size is checked before anything is allocated, no residue may reach its modulus,
-//! nothing may follow, and every set of bytes that parses is what writing would give.
+//! nothing may follow, and every set of bytes that parses is what writing would give. Digests are over these bytes.
+//! Version 1 had whole bytes per residue.
 
 use crate::cipher::{Ciphertext, ScaleId};
 use crate::context::Context;
 use crate::error::CkksError;
-use crate::keys::{EvalKey, KeyId, KeySpec};
+use crate::keys::{EvalKey, KeyDigit, KeyId, KeySpec, SpareBuffers};
+use crate::pack::{pack, packed_size, unpack};
 use crate::params::Params;
 use crate::poly::{Domain, Poly};
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
+use std::io::Read;
 
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const CT_MAGIC: &[u8; 4] = b"CHCT";
 const CT_HEADER: usize = 44;
 const KEY_MAGIC: &[u8; 4] = b"CHEK";
@@ -89,8 +93,7 @@ fn check_start(
     Ok(())
 }
 
-fn check_size(need: usize, have: usize) -> Result<(), CkksError> {
-    let (need, have) = (need as u64, have as u64);
+fn check_size(need: u64, have: u64) -> Result<(), CkksError> {
     match have.cmp(&need) {
         std::cmp::Ordering::Less => Err(CkksError::Truncated { need, have }),
         std::cmp::Ordering::Greater => Err(CkksError::Oversize { need, have }),
@@ -100,7 +103,47 @@ fn check_size(need: usize, have: usize) -> Result<(), CkksError> {
 
 /// Bytes of a ciphertext at that level.
 pub fn ciphertext_size(params: &Params, level: usize) -> usize {
-    CT_HEADER + 2 * (level + 1) * params.n() * 8
+    CT_HEADER + 2 * packed_limbs(params.n(), params.q[..=level].iter().copied()).0
+}
+
+/// Bytes of consecutive limbs; and each limb's first byte and modulus.
+fn packed_limbs(n: usize, moduli: impl Iterator<Item = u64>) -> (usize, Vec<(usize, u64)>) {
+    let mut at = 0;
+    let limbs = moduli
+        .map(|q| {
+            let start = at;
+            at += packed_size(n, q);
+            (start, q)
+        })
+        .collect();
+    (at, limbs)
+}
+
+/// Reads one component's limbs, on all threads.
+fn unpack_limbs(
+    n: usize,
+    bytes: &[u8],
+    limbs: &[(usize, u64)],
+    out: &mut [u64],
+) -> Result<(), CkksError> {
+    out.par_chunks_exact_mut(n)
+        .zip(limbs)
+        .enumerate()
+        .try_for_each(|(limb, (out, &(start, q)))| {
+            unpack(&bytes[start..start + packed_size(n, q)], q, out)
+                .map_err(|index| CkksError::ResidueOutOfRange { limb, index })
+        })
+}
+
+/// The same without keeping the residues.
+fn check_limbs(n: usize, bytes: &[u8], limbs: &[(usize, u64)]) -> Result<(), CkksError> {
+    limbs.par_iter().enumerate().try_for_each_init(
+        || vec![0; n],
+        |out, (limb, &(start, q))| {
+            unpack(&bytes[start..start + packed_size(n, q)], q, out)
+                .map_err(|index| CkksError::ResidueOutOfRange { limb, index })
+        },
+    )
 }
 
 fn parse_ct_header(
@@ -130,31 +173,18 @@ fn parse_ct_header(
     if bytes[10..12] != [0, 0] {
         return Err(CkksError::BadHeader("reserved"));
     }
-    check_size(ciphertext_size(params, level), bytes.len())?;
+    check_size(ciphertext_size(params, level) as u64, bytes.len() as u64)?;
     Ok(CtHeader { level, scale })
 }
 
 /// Checks a ciphertext's bytes completely (header, size, every residue) without building any table.
 pub fn inspect(params: &Params, bytes: &[u8]) -> Result<CiphertextInfo, CkksError> {
     let header = parse_ct_header(params, &params.digest(), bytes)?;
-    let limbs = header.level + 1;
-    bytes[CT_HEADER..]
-        .par_chunks_exact(params.n() * 8)
-        .enumerate()
-        .try_for_each(|(i, limb)| {
-            let limb_number = i % limbs;
-            let q = params.q[limb_number];
-            let bad = limb
-                .chunks_exact(8)
-                .position(|b| u64::from_le_bytes(array(b, 0)) >= q);
-            match bad {
-                Some(index) => Err(CkksError::ResidueOutOfRange {
-                    limb: limb_number,
-                    index,
-                }),
-                None => Ok(()),
-            }
-        })?;
+    let moduli = params.q[..=header.level].iter().copied();
+    let (size, limbs) = packed_limbs(params.n(), moduli);
+    for component in bytes[CT_HEADER..].chunks_exact(size) {
+        check_limbs(params.n(), component, &limbs)?;
+    }
     Ok(CiphertextInfo {
         level: header.level,
         scale: header.scale,
@@ -173,7 +203,9 @@ impl Ciphertext {
         out.extend_from_slice(&[DOMAIN_NTT, 2, self.level as u8, self.scale as u8, 0, 0]);
         out.extend_from_slice(ctx.params_digest());
         for c in [&self.c0, &self.c1] {
-            out.extend(c.data.iter().flat_map(|x| x.to_le_bytes()));
+            for (limb, &q) in c.data.chunks_exact(c.n).zip(&ctx.params().q) {
+                pack(limb, q, &mut out);
+            }
         }
         out
     }
@@ -181,20 +213,12 @@ impl Ciphertext {
     /// Strict inverse of `to_bytes`.
     pub fn from_bytes(ctx: &Context, bytes: &[u8]) -> Result<Ciphertext, CkksError> {
         let header = parse_ct_header(ctx.params(), ctx.params_digest(), bytes)?;
-        let limbs = header.level + 1;
+        let moduli = ctx.params().q[..=header.level].iter().copied();
+        let (size, limbs) = packed_limbs(ctx.n(), moduli);
         let component = |i: usize| {
-            let size = limbs * ctx.n() * 8;
-            let start = CT_HEADER + i * size;
-            let poly = Poly {
-                n: ctx.n(),
-                limbs,
-                domain: Domain::Ntt,
-                data: bytes[start..start + size]
-                    .chunks_exact(8)
-                    .map(|b| u64::from_le_bytes(array(b, 0)))
-                    .collect(),
-            };
-            poly.check_canonical(ctx)?;
+            let mut poly = Poly::zero(ctx.n(), limbs.len(), Domain::Ntt);
+            let bytes = &bytes[CT_HEADER + i * size..][..size];
+            unpack_limbs(ctx.n(), bytes, &limbs, &mut poly.data)?;
             Ok::<_, CkksError>(poly)
         };
         Ok(Ciphertext {
@@ -211,10 +235,6 @@ impl Ciphertext {
     }
 }
 
-fn packed_width(q: u64) -> usize {
-    (64 - q.leading_zeros()).div_ceil(8) as usize
-}
-
 fn key_moduli(params: &Params, spec: KeySpec) -> impl Iterator<Item = u64> + Clone + '_ {
     let special = spec.special_of(params);
     params.q[..spec.limbs]
@@ -225,16 +245,15 @@ fn key_moduli(params: &Params, spec: KeySpec) -> impl Iterator<Item = u64> + Clo
 
 /// Bytes of an evaluation key; the spec must be valid.
 pub fn key_size(params: &Params, spec: KeySpec) -> usize {
-    let widths: usize = key_moduli(params, spec).map(packed_width).sum();
-    KEY_HEADER + spec.digits_of(params) * widths * params.n()
+    KEY_HEADER + spec.digits_of(params) * packed_limbs(params.n(), key_moduli(params, spec)).0
 }
 
-/// Checks a key's header and size.
-fn parse_key_header(
+/// Checks a key's header; returns how many bytes the key must have.
+fn parse_key_start(
     params: &Params,
     digest: &[u8; 32],
     bytes: &[u8],
-) -> Result<KeySpec, CkksError> {
+) -> Result<(KeySpec, usize), CkksError> {
     check_start(bytes, KEY_MAGIC, "evaluation key", KEY_HEADER)?;
     if bytes[16..48] != digest[..] {
         return Err(CkksError::ForeignParams);
@@ -255,58 +274,37 @@ fn parse_key_header(
     if bytes[14..16] != [0, 0] {
         return Err(CkksError::BadHeader("reserved"));
     }
-    check_size(key_size(params, spec), bytes.len())?;
+    Ok((spec, key_size(params, spec)))
+}
+
+/// Checks a key's header and size.
+fn parse_key_header(
+    params: &Params,
+    digest: &[u8; 32],
+    bytes: &[u8],
+) -> Result<KeySpec, CkksError> {
+    let (spec, need) = parse_key_start(params, digest, bytes)?;
+    check_size(need as u64, bytes.len() as u64)?;
     Ok(spec)
+}
+
+fn read_exactly(from: &mut impl Read, out: &mut [u8]) -> Result<(), CkksError> {
+    from.read_exact(out)
+        .map_err(|e| CkksError::Unreadable(e.to_string()))
 }
 
 /// Reads the key's first bytes only (80 suffice): which key it is, and how many bytes it must have.
 pub fn peek_key(params: &Params, bytes: &[u8]) -> Result<(KeySpec, u64), CkksError> {
-    let start = &bytes[..bytes.len().min(KEY_HEADER)];
-    match parse_key_header(params, &params.digest(), start) {
-        Err(CkksError::Truncated { need, .. }) if start.len() == KEY_HEADER => {
-            let id = KeyId::from_wire(start[6], u32::from_le_bytes(array(start, 8)))
-                .ok_or(CkksError::BadHeader("key id"))?;
-            let limbs = start[12] as usize;
-            Ok((KeySpec { id, limbs }, need))
-        }
-        Err(e) => Err(e),
-        Ok(spec) => Ok((spec, KEY_HEADER as u64)),
-    }
-}
-
-/// One digit's limbs: ranges of bytes, residue width, modulus.
-fn digit_limbs(params: &Params, spec: KeySpec) -> (usize, Vec<(usize, usize, u64)>) {
-    let mut at = 0;
-    let limbs = key_moduli(params, spec)
-        .map(|q| {
-            let width = packed_width(q);
-            let start = at;
-            at += width * params.n();
-            (start, width, q)
-        })
-        .collect();
-    (at, limbs)
-}
-
-fn unpack(bytes: &[u8], width: usize) -> impl Iterator<Item = u64> + '_ {
-    bytes.chunks_exact(width).map(move |b| {
-        let mut word = [0u8; 8];
-        word[..width].copy_from_slice(b);
-        u64::from_le_bytes(word)
-    })
+    let (spec, need) = parse_key_start(params, &params.digest(), bytes)?;
+    Ok((spec, need as u64))
 }
 
 /// Checks an evaluation key's bytes completely without building any table or expanding the key.
 pub fn inspect_key(params: &Params, bytes: &[u8]) -> Result<KeyInfo, CkksError> {
     let spec = parse_key_header(params, &params.digest(), bytes)?;
-    let (size, limbs) = digit_limbs(params, spec);
+    let (size, limbs) = packed_limbs(params.n(), key_moduli(params, spec));
     for digit in bytes[KEY_HEADER..].chunks_exact(size) {
-        for (limb, &(start, width, q)) in limbs.iter().enumerate() {
-            let packed = &digit[start..start + width * params.n()];
-            if let Some(index) = unpack(packed, width).position(|x| x >= q) {
-                return Err(CkksError::ResidueOutOfRange { limb, index });
-            }
-        }
+        check_limbs(params.n(), digit, &limbs)?;
     }
     Ok(KeyInfo {
         spec,
@@ -330,10 +328,7 @@ impl EvalKey {
         out.extend_from_slice(&self.seed);
         for digit in &self.digits {
             for (limb, q) in digit.b.chunks_exact(ctx.n()).zip(key_moduli(params, spec)) {
-                let width = packed_width(q);
-                for x in limb {
-                    out.extend_from_slice(&x.to_le_bytes()[..width]);
-                }
+                pack(limb, q, &mut out);
             }
         }
         out
@@ -341,20 +336,57 @@ impl EvalKey {
 
     /// Strict inverse of `to_bytes`; expands the uniform halves.
     pub fn from_bytes(ctx: &Context, bytes: &[u8]) -> Result<EvalKey, CkksError> {
-        let params = ctx.params();
-        let spec = parse_key_header(params, ctx.params_digest(), bytes)?;
-        let (size, limbs) = digit_limbs(params, spec);
-        let b = bytes[KEY_HEADER..]
-            .chunks_exact(size)
-            .map(|digit| {
-                let mut b = Vec::with_capacity(limbs.len() * ctx.n());
-                for &(start, width, _) in &limbs {
-                    b.extend(unpack(&digit[start..start + width * ctx.n()], width));
-                }
-                b
-            })
-            .collect();
-        EvalKey::from_parts(ctx, spec, array(bytes, 48), b)
+        parse_key_header(ctx.params(), ctx.params_digest(), bytes)?;
+        let mut spare = SpareBuffers::default();
+        let size = bytes.len() as u64;
+        EvalKey::read(ctx, &mut &bytes[..], size, None, &mut spare)
+    }
+
+    /// The same from a file of `size` bytes, one digit at a time, so that the bytes and the key are never in
+    /// memory together. Feeds everything it reads to `hash` if there is one, and uses spare memory where it fits.
+    pub fn read(
+        ctx: &Context,
+        from: &mut impl Read,
+        size: u64,
+        mut hash: Option<&mut Sha256>,
+        spare: &mut SpareBuffers,
+    ) -> Result<EvalKey, CkksError> {
+        let (params, n) = (ctx.params(), ctx.n());
+        let mut header = [0; KEY_HEADER];
+        read_exactly(from, &mut header)?;
+        let (spec, need) = parse_key_start(params, ctx.params_digest(), &header)?;
+        check_size(need as u64, size)?;
+        if let Some(hash) = hash.as_deref_mut() {
+            hash.update(header);
+        }
+        let (size, limbs) = packed_limbs(n, key_moduli(params, spec));
+        let seed = array(&header, 48);
+        let mut packed = vec![0; size];
+        let mut digits = Vec::with_capacity(spec.digits_of(params));
+        for digit in 0..spec.digits_of(params) {
+            read_exactly(from, &mut packed)?;
+            let mut a = spare.take(limbs.len() * n);
+            let mut b = spare.take(limbs.len() * n);
+            let hash = hash.as_deref_mut();
+            let ((), read) = rayon::join(
+                || EvalKey::fill_uniform_half(ctx, spec, &seed, digit, &mut a),
+                || {
+                    if let Some(hash) = hash {
+                        hash.update(&packed);
+                    }
+                    unpack_limbs(n, &packed, &limbs, &mut b)
+                },
+            );
+            read?;
+            digits.push(KeyDigit { b, a });
+        }
+        Ok(EvalKey {
+            id: spec.id,
+            limbs: spec.limbs,
+            special: spec.special_of(params),
+            seed,
+            digits,
+        })
     }
 
     /// SHA-256 of the canonical bytes.

@@ -1,15 +1,13 @@
 //! Evaluation keys as files named by their digest, listed in a manifest.
 
 use std::collections::HashMap;
-use std::fs;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard};
 
-use cipherhop_ckks::{CkksError, Context, EvalKey, KeyId, KeySource, KeySpec, key_size};
+use cipherhop_ckks::{CkksError, KeyId, KeySpec};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use crate::error::HopError;
+
+pub use crate::key_store::{DirKeys, KeyUse};
 
 /// Value of [`KeyManifest::format`].
 pub const KEYS_FORMAT: &str = "cipherhop-keys/1";
@@ -42,7 +40,7 @@ pub struct KeyManifest {
     pub keys: Vec<KeyEntry>,
 }
 
-fn refused(what: impl Into<String>) -> HopError {
+pub(crate) fn refused(what: impl Into<String>) -> HopError {
     HopError::BadInput(format!("key manifest: {}", what.into()))
 }
 
@@ -77,6 +75,15 @@ impl KeyManifest {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
+    /// The keys and the limbs they cover.
+    pub fn specs(&self) -> Result<Vec<KeySpec>, HopError> {
+        let spec = |k: &KeyEntry| {
+            let (id, limbs) = (k.id.parse()?, k.limbs);
+            Ok(KeySpec { id, limbs })
+        };
+        self.keys.iter().map(spec).collect()
+    }
+
     /// Checks that every key of `specs` is there with enough limbs.
     pub fn covers(&self, specs: &[KeySpec]) -> Result<(), HopError> {
         let have: HashMap<&str, usize> =
@@ -93,79 +100,5 @@ impl KeyManifest {
             }
         }
         Ok(())
-    }
-}
-
-/// Keys in a folder, one file per key named by its digest (lower-case hex), loaded when first used and then kept.
-pub struct DirKeys {
-    ctx: Arc<Context>,
-    files: HashMap<KeyId, (PathBuf, KeyEntry)>,
-    loaded: Mutex<HashMap<KeyId, Arc<EvalKey>>>,
-}
-
-impl DirKeys {
-    /// Checks that every listed file is there with the right size; reads none of them yet.
-    pub fn open(
-        ctx: Arc<Context>,
-        dir: PathBuf,
-        manifest: KeyManifest,
-    ) -> Result<DirKeys, HopError> {
-        if hex::encode(ctx.params_digest()) != manifest.params_digest {
-            return Err(refused("made under another parameter set"));
-        }
-        let mut files = HashMap::new();
-        for key in manifest.keys {
-            let id: KeyId = key.id.parse()?;
-            let spec = KeySpec {
-                id,
-                limbs: key.limbs,
-            };
-            spec.check(&ctx)?;
-            let path = dir.join(&key.digest);
-            let what = || format!("key {} at {}", key.id, path.display());
-            let size = fs::metadata(&path)
-                .map_err(|source| HopError::Io {
-                    what: what(),
-                    source,
-                })?
-                .len();
-            if size != key.size || size != key_size(ctx.params(), spec) as u64 {
-                return Err(HopError::BadInput(format!("{}: {size} bytes", what())));
-            }
-            files.insert(id, (path, key));
-        }
-        Ok(DirKeys {
-            ctx,
-            files,
-            loaded: Mutex::default(),
-        })
-    }
-}
-
-impl DirKeys {
-    fn loaded(&self) -> MutexGuard<'_, HashMap<KeyId, Arc<EvalKey>>> {
-        match self.loaded.lock() {
-            Ok(guard) => guard,
-            Err(poisoned) => poisoned.into_inner(),
-        }
-    }
-}
-
-impl KeySource for DirKeys {
-    fn key(&self, id: KeyId) -> Result<Arc<EvalKey>, CkksError> {
-        if let Some(key) = self.loaded().get(&id) {
-            return Ok(key.clone());
-        }
-        // Loaded without the lock: reading a key runs parallel loops whose tasks may ask for keys themselves.
-        let (path, entry) = self.files.get(&id).ok_or(CkksError::MissingKey(id))?;
-        let bytes = fs::read(path).map_err(|_| CkksError::MissingKey(id))?;
-        if hex::encode(Sha256::digest(&bytes)) != entry.digest {
-            return Err(CkksError::BadHeader("digest of the key file"));
-        }
-        let key = EvalKey::from_bytes(&self.ctx, &bytes)?;
-        if key.id() != id || key.limbs() != entry.limbs {
-            return Err(CkksError::BadHeader("key id"));
-        }
-        Ok(self.loaded().entry(id).or_insert(Arc::new(key)).clone())
     }
 }

@@ -31,6 +31,21 @@ pub struct OpCounts {
     pub reductions: usize,
 }
 
+/// One use of evaluation keys, in the order of the circuit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyUse {
+    /// This key at that many limbs.
+    Key(KeySpec),
+    /// Those of a bootstrap's first stage: slots to coefficients.
+    Stc,
+    /// Modulus raising.
+    Raise,
+    /// Coefficients to slots.
+    Cts,
+    /// Reduction.
+    EvalMod,
+}
+
 /// The recorder.
 #[derive(Debug)]
 pub struct Record {
@@ -38,6 +53,7 @@ pub struct Record {
     boot_in: usize,
     boot_out: usize,
     keys: RefCell<BTreeMap<KeyId, usize>>,
+    uses: RefCell<Vec<KeyUse>>,
     counts: RefCell<OpCounts>,
 }
 
@@ -49,6 +65,7 @@ impl Record {
             boot_in,
             boot_out,
             keys: RefCell::default(),
+            uses: RefCell::default(),
             counts: RefCell::default(),
         }
     }
@@ -64,6 +81,15 @@ impl Record {
             .collect()
     }
 
+    /// Uses of keys since the last call.
+    pub fn take_uses(&self) -> Vec<KeyUse> {
+        self.uses.take()
+    }
+
+    fn uses(&self, what: KeyUse) {
+        self.uses.borrow_mut().push(what);
+    }
+
     /// Operations so far.
     pub fn counts(&self) -> OpCounts {
         *self.counts.borrow()
@@ -77,6 +103,8 @@ impl Record {
         let mut keys = self.keys.borrow_mut();
         let limbs = keys.entry(id).or_default();
         *limbs = (*limbs).max(level + 1);
+        let limbs = level + 1;
+        self.uses(KeyUse::Key(KeySpec { id, limbs }));
     }
 
     fn rotation(&self, steps: i64, level: usize) -> bool {
@@ -198,19 +226,23 @@ impl Backend for Record {
         if *a != self.boot_in {
             return Err(HopError::Internal(format!("bootstrap at level {a}")));
         }
+        self.uses(KeyUse::Stc);
         self.count(|c| c.bootstraps += 1);
         Ok(*a)
     }
 
     fn boot_raise(&self, a: &usize) -> Result<usize, HopError> {
+        self.uses(KeyUse::Raise);
         Ok(*a)
     }
 
     fn boot_cts(&self, a: &usize, complex: bool) -> Result<Vec<usize>, HopError> {
+        self.uses(KeyUse::Cts);
         Ok(vec![*a; 1 + usize::from(complex)])
     }
 
     fn boot_evalmod(&self, _: &usize, _: f64) -> Result<usize, HopError> {
+        self.uses(KeyUse::EvalMod);
         self.count(|c| c.reductions += 1);
         Ok(self.boot_out)
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use cipherhop_ckks::{Ciphertext, KeySource, ScaleId};
+use cipherhop_ckks::{Ciphertext, KeyId, KeySource, KeySpec, ScaleId};
 use sha2::{Digest, Sha256};
 
 use crate::circuit::{Circuit, Step};
@@ -14,6 +14,7 @@ use crate::ckks_backend::{Ckks, Engine};
 use crate::error::HopError;
 use crate::program::Program;
 use crate::registers::{JobId, TraceLine, WorkDir, digests, trace_bytes, trace_root};
+use crate::schedule::step_keys;
 
 /// Everything one hop needs.
 #[derive(Clone)]
@@ -140,7 +141,10 @@ pub fn run_hop_on(
         .map_err(|e| HopError::Internal(e.to_string()))?;
     let backend = engine.backend(job.keys.clone());
     program.with_circuit(layer, &layout, &weights, |circuit| {
+        let schedule = step_keys(circuit, &engine.boot)?;
         let mut run = Run {
+            keys: &*job.keys,
+            schedule: KeySchedule::new(&schedule),
             engine,
             backend: &backend,
             circuit,
@@ -172,7 +176,37 @@ struct Register {
     digest: String,
 }
 
+/// The keys of all steps in one list, and where each step's begin.
+struct KeySchedule {
+    ids: Vec<KeyId>,
+    starts: Vec<usize>,
+}
+
+impl KeySchedule {
+    fn new(steps: &[Vec<KeySpec>]) -> KeySchedule {
+        let mut ids = Vec::new();
+        let mut starts = vec![0];
+        for keys in steps {
+            // the same key many times in a row is one use
+            let mut keys: Vec<KeyId> = keys.iter().map(|spec| spec.id).collect();
+            keys.dedup();
+            ids.extend(keys);
+            starts.push(ids.len());
+        }
+        KeySchedule { ids, starts }
+    }
+
+    /// Keys of a step, and of all that follow it.
+    fn of_step(&self, step: usize) -> (&[KeyId], &[KeyId]) {
+        let at = |i: usize| self.starts.get(i).copied().unwrap_or(self.ids.len());
+        let rest = &self.ids[at(step)..];
+        rest.split_at(at(step + 1) - at(step))
+    }
+}
+
 struct Run<'a> {
+    keys: &'a dyn KeySource,
+    schedule: KeySchedule,
     engine: &'a Engine,
     backend: &'a Ckks,
     circuit: &'a Circuit<'a>,
@@ -277,6 +311,8 @@ impl Run<'_> {
 
     fn step(&mut self, index: usize) -> Result<f64, HopError> {
         let start = Instant::now();
+        let (now, later) = self.schedule.of_step(index);
+        self.keys.expect(now, later);
         let step = &self.steps[index];
         let missing =
             |r: &str| HopError::Internal(format!("step {}: register {r} is missing", step.name));

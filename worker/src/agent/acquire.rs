@@ -201,7 +201,7 @@ impl Agent {
 
     fn capabilities(&self) -> Result<Capabilities, WorkerError> {
         Ok(Capabilities {
-            memory_bytes: machine::memory().available,
+            memory_bytes: machine::memory_for_work(self.options.memory),
             // What lies in the cache already makes room for itself.
             disk_bytes: machine::free_disk(self.folder.root())?
                 .saturating_sub(machine::DISK_MARGIN)

@@ -16,6 +16,7 @@ use crate::child::{CheckedFile, Failure, Job, Outcome};
 use crate::durable::remove_folder;
 use crate::error::WorkerError;
 use crate::journal::{Entry, Finished, Lease, Work, WorkState};
+use crate::machine;
 use crate::report::Event;
 
 /// Crashes in a row without a completed step before the attempt is given up.
@@ -40,6 +41,8 @@ pub(super) enum End {
 enum Computed {
     Finished(Finished),
     Failed(Failure, String),
+    /// Not begun: bytes of memory needed and available.
+    Refused(u64, u64),
     Halted,
 }
 
@@ -121,6 +124,16 @@ impl Agent {
                     return self.unwanted(&work.lease, keeper);
                 }
                 Computed::Halted => return Ok(End::Stopped),
+                Computed::Refused(needed, available) => {
+                    self.release(&work.lease, Reason::NotEnoughMemory.as_str())
+                        .await?;
+                    return Err(WorkerError::Resources(format!(
+                        "this hop needs {} of memory, {} are available to it: end other programs, raise --memory if \
+                         it is set, or work on another chain",
+                        crate::units::bytes(needed),
+                        crate::units::bytes(available)
+                    )));
+                }
                 Computed::Failed(kind @ (Failure::Input | Failure::Disk), detail) => {
                     refills += 1;
                     if refills > MAX_REFILLS
@@ -249,6 +262,9 @@ impl Agent {
                 }
                 Outcome::Stopped => return Ok(Computed::Halted),
                 Outcome::Failed(kind, detail) => return Ok(Computed::Failed(kind, detail)),
+                Outcome::Refused(needed, available) => {
+                    return Ok(Computed::Refused(needed, available));
+                }
                 Outcome::Crashed(kind, detail) => {
                     let crashes = self
                         .state()
@@ -296,6 +312,7 @@ impl Agent {
             work: self.folder.work(lease.attempt),
             spool: self.folder.spool(lease.attempt),
             threads: self.options.threads,
+            memory: machine::memory_for_work(self.options.memory),
         })
     }
 

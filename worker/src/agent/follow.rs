@@ -70,7 +70,10 @@ impl Follow<'_> {
                 });
                 self.report(None);
             }
-            Line::Finished { .. } | Line::Cancelled | Line::Failed { .. } => {}
+            Line::Finished { .. }
+            | Line::Cancelled
+            | Line::Refused { .. }
+            | Line::Failed { .. } => {}
         }
     }
 

@@ -37,6 +37,8 @@ pub struct Options {
     pub threads: usize,
     /// Limit of the cache, bytes.
     pub cache_quota: u64,
+    /// Most memory of a computation, bytes; `None` for what is available.
+    pub memory: Option<u64>,
     /// Work on chains whose parameter set protects nothing.
     pub allow_insecure: bool,
     /// Work only on this chain, beside claims.

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cipherhop_ckks::{CkksError, Isa};
 use cipherhop_hop::ckks_backend::Engine;
 use cipherhop_hop::error::HopError;
-use cipherhop_hop::keys::{DirKeys, KeyManifest};
+use cipherhop_hop::keys::{DirKeys, KeyManifest, KeyUse};
+use cipherhop_hop::memory::HopMemory;
 use cipherhop_hop::program::Program;
 use cipherhop_hop::run::{HopEvent, HopJob, HopOutput, run_hop_on};
 use cipherhop_proto::Digest;
@@ -17,6 +18,7 @@ use super::{CheckedFile, Failure, Job, Line, Profile};
 use crate::durable::{make_folder, write_atomic};
 use crate::folder::lock_file;
 use crate::journal::Finished;
+use crate::machine;
 
 struct Trouble(Failure, String);
 
@@ -72,22 +74,31 @@ fn run(job_file: &Path, isa: Option<Isa>, cancel: &AtomicBool) -> Result<Line, T
         return Err(Trouble(Failure::Input, detail));
     }
     let isa = isa.unwrap_or_else(Isa::best);
-    let engine = Engine::on(isa, params).map_err(|e| trouble(e.into()))?;
     let manifest = KeyManifest::parse(&read(&job.key_manifest)?).map_err(trouble)?;
+    let keys = manifest.specs().map_err(trouble)?;
+    let memory = HopMemory::estimate(&program, keys).map_err(|e| trouble(e.into()))?;
+    let Some(budget) = memory.key_budget(job.memory) else {
+        return Ok(Line::Refused {
+            needed: memory.least(),
+            available: job.memory,
+        });
+    };
+    let engine = Engine::on(isa, params).map_err(|e| trouble(e.into()))?;
     let keys = DirKeys::open(engine.ctx.clone(), job.keys.clone(), manifest).map_err(trouble)?;
+    let keys = Arc::new(keys.with_budget(budget));
     let hop = HopJob {
         program: text,
         layer: job.layer,
         weights: read(&job.weights)?,
         input: read(&job.input)?,
-        keys: Arc::new(keys),
+        keys: keys.clone(),
         // A folder of its own: the names in it are the hop crate's.
         work_dir: job.work.join("hop"),
         threads: job.threads,
     };
     let mut on_event = |event| say(&to_line(event));
     match run_hop_on(&engine, &program, &hop, &mut on_event, cancel) {
-        Ok(output) => store(&job, &output),
+        Ok(output) => store(&job, &output, keys.usage()),
         Err(HopError::Cancelled) => Ok(Line::Cancelled),
         Err(error) => Err(trouble(error)),
     }
@@ -130,7 +141,7 @@ fn to_line(event: HopEvent) -> Line {
     }
 }
 
-fn store(job: &Job, output: &HopOutput) -> Result<Line, Trouble> {
+fn store(job: &Job, output: &HopOutput, keys: KeyUse) -> Result<Line, Trouble> {
     let keep = |name: &str, bytes: &[u8]| write_atomic(&job.spool.join(name), bytes, false);
     make_folder(&job.spool)
         .and_then(|()| keep("output", &output.output))
@@ -155,6 +166,9 @@ fn store(job: &Job, output: &HopOutput) -> Result<Line, Trouble> {
         cts: stages.cts,
         evalmod: stages.evalmod,
         key_bytes: stages.key_bytes,
+        peak_memory: machine::peak_memory(),
+        key_loads: keys.loads,
+        key_seconds: keys.seconds,
     };
     Ok(Line::Finished { result, profile })
 }
@@ -200,5 +214,6 @@ fn about_bytes(error: &CkksError) -> bool {
             | CkksError::BadHeader(_)
             | CkksError::ForeignParams
             | CkksError::ResidueOutOfRange { .. }
+            | CkksError::Unreadable(_)
     )
 }

@@ -49,6 +49,8 @@ pub struct Job {
     pub spool: PathBuf,
     /// Threads to use.
     pub threads: usize,
+    /// Memory to use, bytes.
+    pub memory: u64,
 }
 
 /// Stages of the hop's bootstraps, seconds.
@@ -70,6 +72,15 @@ pub struct Profile {
     pub evalmod: f64,
     /// All of them: bytes of evaluation keys read.
     pub key_bytes: u64,
+    /// Most memory of the process, bytes; 0 where the system does not say.
+    #[serde(default)]
+    pub peak_memory: u64,
+    /// Evaluation keys loaded, each time anew when memory was short.
+    #[serde(default)]
+    pub key_loads: u64,
+    /// Seconds of loading keys.
+    #[serde(default)]
+    pub key_seconds: f64,
 }
 
 /// Why the child could not finish.
@@ -134,6 +145,13 @@ pub enum Line {
     },
     /// Stopped on request.
     Cancelled,
+    /// Not begun, because the memory does not suffice.
+    Refused {
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes it may use.
+        available: u64,
+    },
     /// It cannot be done.
     Failed {
         /// What kind of trouble.

@@ -36,6 +36,8 @@ pub enum Outcome {
     Stopped,
     /// It said why it cannot be done.
     Failed(Failure, String),
+    /// It was not begun: bytes of memory needed and available.
+    Refused(u64, u64),
     /// It ended without a word.
     Crashed(Failure, String),
 }
@@ -102,6 +104,7 @@ impl Runner {
                                 Line::Finished { result, profile } => said = Some(Outcome::Finished(result, profile)),
                                 Line::Cancelled => said = Some(Outcome::Stopped),
                                 Line::Failed { kind, detail } => said = Some(Outcome::Failed(kind, detail)),
+                                Line::Refused { needed, available } => said = Some(Outcome::Refused(needed, available)),
                                 _ => {}
                             }
                         }
@@ -182,6 +185,7 @@ mod tests {
             work: dir.join("work"),
             spool: dir.join("spool"),
             threads: 1,
+            memory: 1 << 30,
         }
     }
 
@@ -216,6 +220,12 @@ mod tests {
         )
         .await;
         assert_eq!(failed, Outcome::Failed(Failure::Input, "d".into()));
+        let refused = outcome(
+            r#"echo '{"event":"refused","needed":9,"available":7}'"#,
+            &never,
+        )
+        .await;
+        assert_eq!(refused, Outcome::Refused(9, 7));
     }
 
     #[tokio::test]

@@ -105,6 +105,7 @@ async fn send(context: &Context, attempts: Vec<AttemptId>) -> Result<(), WorkerE
     let options = Options {
         threads: machine::threads(),
         cache_quota: u64::MAX,
+        memory: None,
         allow_insecure: true,
         chain: None,
         only_claims: true,

@@ -22,6 +22,7 @@ pub(super) async fn run(context: &Context, options: Run) -> Result<(), WorkerErr
             .map(usize::from)
             .unwrap_or_else(machine::threads),
         cache_quota: options.cache,
+        memory: options.memory,
         allow_insecure: options.allow_insecure,
         chain: None,
         only_claims: options.only_claims,

@@ -149,33 +149,44 @@ impl Bootstrapper {
 
     /// The keys a bootstrap needs, each at the limbs where it is used.
     pub fn key_specs(&self) -> Vec<KeySpec> {
-        let params = self.ctx.params();
-        let slots = self.ctx.slots();
-        let mut limbs: BTreeMap<KeyId, usize> = BTreeMap::new();
-        let mut need = |id, l: usize| {
-            let have = limbs.entry(id).or_insert(0);
-            *have = l.max(*have);
-        };
-        let stages = [
-            (&self.stc_maps, params.boot_in_level()),
-            (&self.cts_maps, params.max_level()),
-        ];
-        for (maps, level) in stages {
-            for (i, map) in maps.iter().enumerate() {
-                for r in map.rotations(slots) {
-                    need(KeyId::Rot(r), level - i + 1);
-                }
-            }
+        let mut most: BTreeMap<KeyId, usize> = BTreeMap::new();
+        for KeySpec { id, limbs } in self.stage_keys().into_iter().flatten() {
+            let have = most.entry(id).or_insert(0);
+            *have = limbs.max(*have);
         }
-        let last_cts = params.max_level() + 1 - self.cts_maps.len();
-        need(KeyId::Conj, last_cts + 1);
-        need(KeyId::Relin, last_cts);
-        need(KeyId::ToSparse, 1);
-        need(KeyId::FromSparse, params.max_level() + 1);
-        limbs
-            .into_iter()
+        most.into_iter()
             .map(|(id, limbs)| KeySpec { id, limbs })
             .collect()
+    }
+
+    /// The keys of each stage about in the order of their use: slots-to-coefficients, modulus raising,
+    /// coefficients-to-slots, reduction.
+    pub fn stage_keys(&self) -> [Vec<KeySpec>; 4] {
+        let params = self.ctx.params();
+        let of_maps = |maps: &[LinearMap], top: usize| -> Vec<KeySpec> {
+            let of_map = |(i, map): (usize, &LinearMap)| {
+                let limbs = top - i + 1;
+                let key = move |r| KeySpec {
+                    id: KeyId::Rot(r),
+                    limbs,
+                };
+                map.rotations(self.ctx.slots()).into_iter().map(key)
+            };
+            maps.iter().enumerate().flat_map(of_map).collect()
+        };
+        let key = |id, limbs| KeySpec { id, limbs };
+        let last_cts = params.max_level() + 1 - self.cts_maps.len();
+        let mut cts = of_maps(&self.cts_maps, params.max_level());
+        cts.push(key(KeyId::Conj, last_cts + 1));
+        [
+            of_maps(&self.stc_maps, params.boot_in_level()),
+            vec![
+                key(KeyId::ToSparse, 1),
+                key(KeyId::FromSparse, params.max_level() + 1),
+            ],
+            cts,
+            vec![key(KeyId::Relin, last_cts)],
+        ]
     }
 
     /// Slots-to-coefficients: a message ciphertext at level 3 or above to level 0. `mask` (real, its length a

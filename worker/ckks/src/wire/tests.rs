@@ -74,7 +74,7 @@ fn each_defect_of_a_ciphertext_has_its_own_refusal() {
     long.push(0);
     assert!(matches!(refusal(&ctx, &long), CkksError::Oversize { .. }));
     assert_eq!(with(0, b'X'), CkksError::BadMagic("ciphertext"));
-    assert_eq!(with(4, 2), CkksError::UnsupportedVersion(2));
+    assert_eq!(with(4, 1), CkksError::UnsupportedVersion(1));
     assert_eq!(with(6, 0), CkksError::BadHeader("domain"));
     assert_eq!(with(7, 3), CkksError::BadHeader("components"));
     assert_eq!(with(8, 19), CkksError::BadHeader("level"));
@@ -88,15 +88,23 @@ fn each_defect_of_a_ciphertext_has_its_own_refusal() {
     assert!(matches!(with(8, 1), CkksError::Oversize { .. }));
 
     // q itself is refused, q - 1 is not; limb 1 of component 1, position 5
-    let n = ctx.n();
-    let at = CT_HEADER + ((3 + 1) * n + 5) * 8;
-    let q = ctx.modulus(1).value();
+    let (n, q) = (ctx.n(), ctx.modulus(1).value());
+    let component: usize = (0..3).map(|i| packed_size(n, ctx.modulus(i).value())).sum();
+    let at = CT_HEADER + component + packed_size(n, ctx.modulus(0).value());
     let mut edge = good.clone();
-    edge[at..at + 8].copy_from_slice(&(q - 1).to_le_bytes());
-    assert!(Ciphertext::from_bytes(&ctx, &edge).is_ok());
-    edge[at..at + 8].copy_from_slice(&q.to_le_bytes());
+    let bits = 64 - q.leading_zeros() as usize;
+    let mut put = |value: u64| {
+        for b in 0..bits {
+            let bit = 5 * bits + b;
+            let byte = &mut edge[at + bit / 8];
+            *byte = *byte & !(1 << (bit % 8)) | (((value >> b & 1) as u8) << (bit % 8));
+        }
+        edge.clone()
+    };
+    let back = Ciphertext::from_bytes(&ctx, &put(q - 1)).unwrap();
+    assert_eq!(back.c1.limb(1)[5], q - 1);
     assert_eq!(
-        refusal(&ctx, &edge),
+        refusal(&ctx, &put(q)),
         CkksError::ResidueOutOfRange { limb: 1, index: 5 }
     );
 }
@@ -162,7 +170,7 @@ fn each_defect_of_a_key_has_its_own_refusal() {
     long.push(0);
     assert!(matches!(refusal(&long), CkksError::Oversize { .. }));
     assert_eq!(with(0, 0), CkksError::BadMagic("evaluation key"));
-    assert_eq!(with(5, 1), CkksError::UnsupportedVersion(257));
+    assert_eq!(with(5, 1), CkksError::UnsupportedVersion(258));
     assert_eq!(with(6, 9), CkksError::BadHeader("key id"));
     assert_eq!(with(6, 0), CkksError::BadHeader("key id"));
     assert_eq!(with(6, 3), CkksError::BadHeader("key id"));

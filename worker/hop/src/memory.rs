@@ -1,0 +1,113 @@
+//! How much memory a hop takes, from the parameter set, the program and the list of keys alone: whoever lacks it
+//! should know before anything is downloaded or computed.
+
+use cipherhop_ckks::{KeySpec, Params, expanded_key_size};
+
+use crate::error::PlanError;
+use crate::layout::Layout;
+use crate::program::Program;
+
+/// Program, stacks, allocator.
+const BASE: u64 = 48 << 20;
+/// Extended ciphertexts at the top level that are alive at the worst moment, among them the registers between
+/// steps. Measured: 13 to 19.
+const ALIVE: u64 = 24;
+/// Words per coefficient and modulus of the transforms' tables.
+const TABLES: u64 = 6;
+/// Bytes per weight of a linear map while its diagonals are collected.
+const WEIGHT: u64 = 48;
+
+/// Bytes a hop takes. All parts but the keys are there at once; of the keys as many as there is room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HopMemory {
+    /// Everything but keys.
+    pub fixed: u64,
+    /// The fewest bytes of keys that allow to work: those a linear map uses at a time.
+    pub least_keys: u64,
+    /// All keys.
+    pub all_keys: u64,
+}
+
+impl HopMemory {
+    /// For a hop of the program with these keys. All layers of a program are estimated alike.
+    pub fn estimate(
+        program: &Program,
+        keys: impl IntoIterator<Item = KeySpec>,
+    ) -> Result<HopMemory, PlanError> {
+        let params = program.params()?;
+        let layout = program.layout()?;
+        let mut sizes: Vec<u64> = keys
+            .into_iter()
+            .map(|spec| expanded_key_size(&params, spec) as u64)
+            .collect();
+        sizes.sort_unstable_by_key(|&bytes| std::cmp::Reverse(bytes));
+        Ok(HopMemory {
+            fixed: fixed(&params, &layout),
+            least_keys: sizes.iter().take(keys_at_a_time(&params)).sum(),
+            all_keys: sizes.iter().sum(),
+        })
+    }
+
+    /// The least a machine must have.
+    pub fn least(&self) -> u64 {
+        self.fixed + self.least_keys
+    }
+
+    /// What makes it fast: no key is read twice.
+    pub fn best(&self) -> u64 {
+        self.fixed + self.all_keys
+    }
+
+    /// Bytes of keys that may be kept in `memory` bytes, if it is enough at all.
+    pub fn key_budget(&self, memory: u64) -> Option<u64> {
+        let left = memory.checked_sub(self.fixed)?;
+        (left >= self.least_keys).then_some(left)
+    }
+}
+
+fn fixed(params: &Params, layout: &Layout) -> u64 {
+    let limb = params.n() as u64 * 8;
+    let special = params.p.len() as u64;
+    let limbs = params.q.len() as u64;
+    let tables = (limbs + special) * limb * TABLES;
+    let alive = ALIVE * 2 * (limbs + special) * limb;
+    let weights = weights(layout);
+    BASE + tables + matrices(params) + alive + weights
+}
+
+/// Keys of the baby steps of a bootstrap matrix, which are in use together, and one more. Other maps use smaller keys.
+fn keys_at_a_time(params: &Params) -> usize {
+    1 + diagonals(params, params.cts_levels) as usize / 2
+}
+
+/// Diagonals of a bootstrap matrix that spans all slots.
+fn diagonals(params: &Params, levels: usize) -> u64 {
+    1u64 << (params.log_n as usize - 1).div_ceil(levels.max(1))
+}
+
+/// Encoded matrices of the bootstrap. Those that span all slots have a diagonal per point of their butterfly; the
+/// others repeat after few slots and are small.
+fn matrices(params: &Params) -> u64 {
+    let limb = params.n() as u64 * 8;
+    let special = params.p.len() as u64;
+    let stc = diagonals(params, params.stc_levels) * (params.stc_levels as u64 + 1 + special);
+    let cts = diagonals(params, params.cts_levels) * (params.q.len() as u64 + special);
+    (stc + cts) * limb * 5 / 4
+}
+
+/// A layer's weights, as they came and as they are used, and the diagonals of the largest step.
+fn weights(layout: &Layout) -> u64 {
+    let (d, kv) = (layout.d as u64, (layout.kv_heads * layout.head_dim) as u64);
+    let mlp = layout.mlp as u64;
+    let [qkv, out, gate_up, down] = layout.map_parts.map(|p| p.max(1) as u64);
+    let maps = [
+        d * (d + 2 * kv) / qkv,
+        d * d / out,
+        2 * d * mlp / gate_up,
+        d * mlp / down,
+    ];
+    let all = 2 * d * (d + kv) + 3 * d * mlp;
+    let copies = layout.copies.max(1) as u64;
+    // every copy of a vector in a block has its own rows
+    2 * 4 * all + WEIGHT * copies * maps.into_iter().max().unwrap_or(0)
+}
