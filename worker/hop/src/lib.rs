@@ -16,6 +16,7 @@ mod key_store;
 pub mod keys;
 pub mod layout;
 pub mod lin;
+pub mod maps;
 pub mod memory;
 pub mod model;
 pub mod plan;

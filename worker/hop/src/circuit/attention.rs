@@ -5,8 +5,8 @@ use cipherhop_ckks::Complex;
 use super::{Circuit, one};
 use crate::backend::{Backend, Poly, horner, span_sum};
 use crate::error::HopError;
-use crate::layout::parts_of;
 use crate::lin::LinearSpec;
+use crate::maps::parts_of;
 
 impl Circuit<'_> {
     fn expanded(&self, kv: &[f32], head: usize, lane: usize, token: usize) -> f64 {
