@@ -102,7 +102,10 @@ for who in alice bob; do
 done
 python3 "$root/deploy/peak_memory.py" "${workers[@]}" >"$work/memory.json" 2>"$work/memory.log" &
 pids+=($!)
-owner chain wait --chain "$work/chain" >&2
+# In the background, so that a signal to this script ends it at once.
+owner chain wait --chain "$work/chain" >&2 &
+pids+=($!)
+wait $!
 
 say "key holder: decrypting and comparing with the plaintext model"
 owner --json chain result --chain "$work/chain" >"$work/result.json" || { cat "$work/result.json" >&2; exit 1; }
