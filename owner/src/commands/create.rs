@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
-use cipherhop_ckks::{Context, KeySpec, ciphertext_size, key_size};
+use cipherhop_ckks::{Context, KeySpec, ciphertext_size, expanded_key_size, key_size};
 use cipherhop_hop::{
     calib::Calibration,
     fold::{LayerPack, Rotator},
@@ -111,6 +111,9 @@ pub async fn run(args: &ChainCreate, out: &Output) -> anyhow::Result<Outcome> {
 
     let level = keys.params.boot_out_level();
     let key_bytes: u64 = manifest.keys.iter().map(|k| k.size).sum();
+    let specs = manifest.specs()?;
+    let expanded = |s: &KeySpec| expanded_key_size(&keys.params, *s) as u64;
+    let key_bytes_expanded: u64 = specs.iter().map(expanded).sum();
     let key_digests = manifest
         .keys
         .iter()
@@ -151,6 +154,7 @@ pub async fn run(args: &ChainCreate, out: &Output) -> anyhow::Result<Outcome> {
     let seconds = started.elapsed().as_secs_f64();
     let value = json!({ "chain_id": folder.state.chain_id, "name": folder.state.name, "hops": weights.len(), "private_tokens": folder.state.tokens.len(),
         "parameter_set": keys.params.name, "program_digest": program_sent.digest, "evaluation_keys": manifest.keys.len(), "key_bytes": key_bytes,
+        "key_bytes_expanded": key_bytes_expanded,
         "expected_token_id": reference.next.id, "seconds": seconds });
     let text = format!(
         "Chain {} ({}): {} hops, {} evaluation keys of {} MiB in all, created in {seconds:.0} s",

@@ -186,14 +186,18 @@ impl Layout {
         if !layout.wide_down {
             layout.choose_groups();
         }
-        let maps = [
-            layout.qkv_map(),
-            layout.o_map(),
-            layout.gate_up_map(),
-            layout.down_map(),
-        ];
-        layout.map_parts = maps.map(|m| m.parts(parts_of(&m)).len());
+        layout.count_parts();
         Ok(layout)
+    }
+
+    pub(crate) fn count_parts(&mut self) {
+        let maps = [
+            self.qkv_map(),
+            self.o_map(),
+            self.gate_up_map(),
+            self.down_map(),
+        ];
+        self.map_parts = maps.map(|m| m.parts(parts_of(&m)).len());
     }
 
     /// Largest number of private tokens a ring can hold for this shape and prefix.

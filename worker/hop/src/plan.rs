@@ -94,6 +94,34 @@ pub struct Levels {
 /// Levels from the input of a norm to its output.
 const NORM: usize = 3;
 
+/// Levels above the floor where the residual enters the two norms: norm, QKV, RoPE, scores, arrangement of the
+/// lanes; norm, gate and up. A split map is followed by a mask.
+fn norm_starts(layout: &Layout, plan: &LayerPlan) -> [usize; 2] {
+    let mask = |splits: usize| usize::from(splits > 1);
+    [
+        NORM + plan.norms[0].depth() + 4 + mask(layout.qkv_splits),
+        NORM + plan.norms[1].depth() + 1 + mask(layout.gate_splits),
+    ]
+}
+
+impl Layout {
+    /// The layout of one layer: maps are split only where the levels allow the mask behind them.
+    pub fn for_plan(&self, plan: &LayerPlan, floor: usize, top: usize) -> Layout {
+        let mut out = self.clone();
+        let [s1, s4] = norm_starts(self, plan).map(|levels| floor + levels);
+        if s1 > top {
+            out.qkv_splits = 1;
+        }
+        if s4 > top {
+            out.gate_splits = 1;
+        }
+        if out != *self {
+            out.count_parts();
+        }
+        out
+    }
+}
+
 impl Levels {
     /// Counts the levels of the segments; an error names the first that does not fit.
     pub fn count(
@@ -103,11 +131,7 @@ impl Levels {
         floor: usize,
         top: usize,
     ) -> Result<Levels, PlanError> {
-        // A split map is followed by a mask.
-        let mask = |splits: usize| usize::from(splits > 1);
-        // norm, QKV, RoPE, scores, arrangement of the lanes
-        let s1 = floor + NORM + plan.norms[0].depth() + 4 + mask(layout.qkv_splits);
-        let s4 = floor + NORM + plan.norms[1].depth() + 1 + mask(layout.gate_splits);
+        let [s1, s4] = norm_starts(layout, plan).map(|levels| floor + levels);
         // silu * up, down, mask
         let s5 = floor + plan.silu.depth() + 3;
         let hint = "recalibrate this layer with a narrower interval or a lower degree";

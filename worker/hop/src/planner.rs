@@ -103,13 +103,8 @@ pub fn plan(
         let mut plan = layer_plan(calib, f);
         plan.check()
             .map_err(|what| inconsistent(format!("layer {index}: {what}")))?;
-        let levels = Levels::count(
-            index,
-            &layout,
-            &plan,
-            params.boot_in_level(),
-            params.boot_out_level(),
-        )?;
+        let (low, top) = (params.boot_in_level(), params.boot_out_level());
+        let levels = Levels::count(index, &layout.for_plan(&plan, low, top), &plan, low, top)?;
         plan.refresh = place_refreshes(index, &layout, &plan, &levels)?;
         program.layers.push(ProgramLayer {
             weights_sha256: hex::encode(weight_digests[index]),

@@ -151,13 +151,8 @@ impl Program {
             if plan.qk.is_some() != self.model.qk_norm() {
                 return Err(bad(format!("layer {index}: q/k norm")));
             }
-            let levels = Levels::count(
-                index,
-                &layout,
-                plan,
-                params.boot_in_level(),
-                params.boot_out_level(),
-            )?;
+            let (low, top) = (params.boot_in_level(), params.boot_out_level());
+            let levels = Levels::count(index, &layout.for_plan(plan, low, top), plan, low, top)?;
             if plan.refresh != place_refreshes(index, &layout, plan, &levels)? {
                 return Err(bad(format!(
                     "layer {index}: bootstraps are not where they belong"
@@ -224,13 +219,9 @@ impl Program {
         let params = self.params()?;
         let plan = &self.layer(layer)?.plan;
         let rope = self.rope_tables();
-        let levels = Levels::count(
-            layer,
-            layout,
-            plan,
-            params.boot_in_level(),
-            params.boot_out_level(),
-        )?;
+        let (low, top) = (params.boot_in_level(), params.boot_out_level());
+        let layout = &layout.for_plan(plan, low, top);
+        let levels = Levels::count(layer, layout, plan, low, top)?;
         Ok(f(&Circuit {
             layout,
             plan,

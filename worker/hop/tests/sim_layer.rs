@@ -81,6 +81,17 @@ fn six_and_seven_tokens_fit_the_production_ring() {
 }
 
 #[test]
+fn a_layer_whose_norm_takes_all_levels_goes_without_split_maps() {
+    let o = Options {
+        norm_degree: 255,
+        ..smol(32768, 6)
+    };
+    let c = case(&o, 2);
+    assert_eq!((c.layout.qkv_splits, c.layout.gate_splits), (1, 2));
+    assert!(exact(&o, 2) < 1e-3);
+}
+
+#[test]
 fn bootstrap_noise_of_the_real_engine_is_harmless() {
     for qk_norm in [false, true] {
         let o = tiny(qk_norm);

@@ -414,6 +414,7 @@ pub fn case(o: &Options, seed: u64) -> Case {
         down: seen.down * margin,
         refresh: vec![],
     };
+    let layout = layout.for_plan(&plan, FLOOR, TOP);
     let levels = Levels::count(0, &layout, &plan, FLOOR, TOP).unwrap();
     plan.refresh = place_refreshes(0, &layout, &plan, &levels).unwrap();
     Case {
