@@ -218,6 +218,7 @@ async fn a_worker_killed_in_the_middle_of_a_hop_goes_on_from_its_checkpoint_with
     assert_eq!(status.chain.unwrap().state(), ChainState::Completed);
     assert_eq!(
         (status.hops[0].state(), status.hops[0].attempts),
-        (HopState::Verified, 2)
+        (HopState::Verified, 3),
+        "the one given back counts as an attempt"
     );
 }

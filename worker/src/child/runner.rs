@@ -70,6 +70,9 @@ impl Runner {
         let mut child = tokio::process::Command::new(program)
             .args(arguments)
             .arg(&job_path)
+            // The C library's allocator otherwise puts blocks of up to 32 MiB on a heap that does not shrink: keys
+            // come and go in several sizes.
+            .env("MALLOC_MMAP_THRESHOLD_", "1048576")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
