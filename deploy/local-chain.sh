@@ -3,16 +3,17 @@
 # with accounts of their own, quorum 2, and the key holder. Used by demo.sh and smollm2.sh.
 #
 #   local-chain.sh --params SET --model (FILE.gguf | tiny-llama | tiny-qwen3) --tokens MAX --prompt TEXT
-#                  [--sha256 HEX] [--calibration FILE] [--threads N] [--keep DIR] [--json]
+#                  [--sha256 HEX] [--calibration FILE] [--threads N] [--memory SIZE] [--keep DIR] [--json]
 #
 # --tokens is the longest prompt that the calibration is made for. Calibrations are kept in ~/.cache/cipherhop and used
-# again. --threads: threads of each volunteer, 1 by default.
+# again. --threads: threads of each volunteer, 1 by default. --memory: most memory a volunteer's computation
+# may use, for example 8GiB; by default each takes what is free when it starts, which two at once may not have.
 # Exit code 0 only if the chain completes and the decrypted result is accepted. With --json the last line is one
 # summary object.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-params="" model="" sha256="" tokens="" calibration="" prompt="" keep="" threads=1 json=0
+params="" model="" sha256="" tokens="" calibration="" prompt="" keep="" threads=1 memory=() json=0
 while (($#)); do
   case $1 in
     --params) params=$2; shift 2 ;;
@@ -22,6 +23,7 @@ while (($#)); do
     --calibration) calibration=$2; shift 2 ;;
     --prompt) prompt=$2; shift 2 ;;
     --threads) threads=$2; shift 2 ;;
+    --memory) memory=(--memory "$2"); shift 2 ;;
     --keep) keep=$2; shift 2 ;;
     --json) json=1; shift ;;
     *) echo "local-chain.sh: unknown argument '$1' (see the head of the script)" >&2; exit 2 ;;
@@ -96,7 +98,7 @@ owner --json chain create --name "$name" --keys "$work/keys" --model "$model" --
 say "two volunteers claim, run and submit the hops"
 workers=()
 for who in alice bob; do
-  "$bin/cipherhop-worker" --json run --data "$work/$who" --until-done "$name" --threads "$threads" "${insecure[@]}" \
+  "$bin/cipherhop-worker" --json run --data "$work/$who" --until-done "$name" --threads "$threads" "${memory[@]}" "${insecure[@]}" \
     >"$work/$who.out" 2>"$work/$who.log" &
   pids+=($!) workers+=($!)
 done
