@@ -39,6 +39,22 @@ pub enum Command {
     /// Archives of expected digests (manifest.sha256).
     #[command(subcommand)]
     Archive(ArchiveCommand),
+    /// Measure the precision of a bootstrap with a key made for it and forgotten.
+    Bench(Bench),
+}
+
+/// `bench`
+#[derive(Debug, Args)]
+pub struct Bench {
+    /// Parameter set; needs no --allow-insecure, since the data are random.
+    #[arg(long, default_value = "n16-128")]
+    pub params: String,
+    /// Threads; the result does not depend on it.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: u16,
+    /// Vector instructions: avx512ifma, avx2, neon or scalar; the best of this machine by default.
+    #[arg(long)]
+    pub isa: Option<cipherhop_ckks::Isa>,
 }
 
 /// `keygen`

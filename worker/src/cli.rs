@@ -41,6 +41,8 @@ pub enum Command {
     Resubmit(Resubmit),
     /// Check processor, memory, disk, the self-test and the connection.
     Doctor(Doctor),
+    /// Time the engine's operations on this machine (random data, no coordinator, no secret key).
+    Bench(crate::commands::bench::Options),
     /// Computes one hop; started by `run`, not by people.
     #[command(hide = true)]
     HopExec {

@@ -1,6 +1,7 @@
 //! The subcommands.
 
 pub mod archive;
+pub mod bench;
 pub mod chain;
 pub mod create;
 pub mod hop;
@@ -25,6 +26,7 @@ pub async fn run(cli: Cli, out: &Output) -> anyhow::Result<Outcome> {
         Command::Chain(ChainCommand::Wait(args)) => chain::wait(&args, out).await,
         Command::Chain(ChainCommand::Result(args)) => chain::result(&args, out).await,
         Command::Hop(HopCommand::Check(args)) => hop::check(&args, out).await,
+        Command::Bench(args) => bench::run(&args, out),
         Command::Archive(ArchiveCommand::Export(args)) => archive::export(&args, out).await,
         Command::Archive(ArchiveCommand::Import(args)) => archive::import(&args, out).await,
         Command::Archive(ArchiveCommand::Build(args)) => archive::build(&args, out).await,

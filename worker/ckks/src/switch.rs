@@ -278,7 +278,7 @@ impl Context {
     }
 
     /// Key switch of one polynomial, after ModDown.
-    pub(crate) fn key_switch(&self, poly: &Poly, key: &EvalKey) -> Result<(Poly, Poly), CkksError> {
+    pub fn key_switch(&self, poly: &Poly, key: &EvalKey) -> Result<(Poly, Poly), CkksError> {
         let (c0, c1) = self.key_switch_ext(poly, &Switch::plain(key))?;
         Ok(self.mod_down_both(&c0, &c1))
     }

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use cipherhop_ckks::{Ciphertext, CkksError, EvalKey, EvalKeys, Isa, Params, ScaleId};
+use cipherhop_ckks::{
+    Ciphertext, CkksError, EvalKey, EvalKeys, Isa, KeySource, KeySpec, Params, ScaleId,
+};
 use sha2::{Digest, Sha256};
 
 use crate::circuit::Circuit;
@@ -67,7 +69,7 @@ pub struct Synthetic {
     levels: Levels,
     weights: PackedLayer,
     rope: Rope,
-    keys: Arc<EvalKeys>,
+    keys: Arc<dyn KeySource>,
 }
 
 impl Synthetic {
@@ -84,6 +86,22 @@ impl Synthetic {
 
     /// The same on an engine made before.
     pub fn with_engine(
+        engine: Engine,
+        shape: Shape,
+        tokens: usize,
+        degrees: Degrees,
+    ) -> Result<Synthetic, HopError> {
+        let mut layer = Synthetic::planned(engine, shape, tokens, degrees)?;
+        let mut keys = EvalKeys::new();
+        for spec in layer.key_specs()? {
+            keys.insert(EvalKey::pseudorandom(&layer.engine.ctx, spec, &[1; 32])?);
+        }
+        layer.set_keys(Arc::new(keys));
+        Ok(layer)
+    }
+
+    /// The layer without keys.
+    pub fn planned(
         engine: Engine,
         shape: Shape,
         tokens: usize,
@@ -132,25 +150,31 @@ impl Synthetic {
             sin: s.values(tokens * shape.head_dim / 2),
             interleaved: !shape.qk_norm,
         };
-        let mut layer = Synthetic {
+        Ok(Synthetic {
             engine,
             layout,
             plan,
             levels,
             weights,
             rope,
-            keys: Arc::default(),
-        };
+            keys: Arc::new(EvalKeys::new()),
+        })
+    }
+
+    /// The keys it needs, each for the most limbs it is used at.
+    pub fn key_specs(&self) -> Result<Vec<KeySpec>, HopError> {
+        let params = self.engine.ctx.params();
+        let (low, top) = (params.boot_in_level(), params.boot_out_level());
         let record = Record::new(params.slots(), low, top);
-        layer.circuit().run(&record, top)?;
+        self.circuit().run(&record, top)?;
         let mut specs = record.key_specs();
-        specs.extend(layer.engine.boot.key_specs());
-        let mut keys = EvalKeys::new();
-        for spec in merge_keys(specs) {
-            keys.insert(EvalKey::pseudorandom(&layer.engine.ctx, spec, &[1; 32])?);
-        }
-        layer.keys = Arc::new(keys);
-        Ok(layer)
+        specs.extend(self.engine.boot.key_specs());
+        Ok(merge_keys(specs))
+    }
+
+    /// Sets where [`Synthetic::run`] finds its keys.
+    pub fn set_keys(&mut self, keys: Arc<dyn KeySource>) {
+        self.keys = keys;
     }
 
     fn circuit(&self) -> Circuit<'_> {
@@ -172,11 +196,6 @@ impl Synthetic {
             .into_iter()
             .flat_map(|s| s.writes)
             .collect()
-    }
-
-    /// Bytes of keys in memory, and their number.
-    pub fn key_bytes(&self) -> (usize, usize) {
-        (self.keys.bytes(), self.keys.len())
     }
 
     /// Runs the hop, showing every register; SHA-256 over the engine's tables and all registers.

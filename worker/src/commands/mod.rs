@@ -1,5 +1,6 @@
 //! The subcommands: each parses its wishes, calls, and prints.
 
+pub mod bench;
 mod claim;
 mod doctor;
 mod enroll;
@@ -63,6 +64,7 @@ pub async fn dispatch(cli: Cli, stop: CancellationToken) -> Result<(), WorkerErr
         Command::Watch(options) => watch::watch(&context, options).await,
         Command::Resubmit(options) => resubmit::resubmit(&context, options).await,
         Command::Doctor(options) => doctor::doctor(&context, options).await,
+        Command::Bench(options) => bench::bench(&context, options).await,
         // The child runs without a runtime; `main` has taken it before.
         Command::HopExec { .. } => Ok(()),
     }
