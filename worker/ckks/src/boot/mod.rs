@@ -7,6 +7,7 @@
 //! polynomial returns p = v/256 at E_18 = 256 D_18, which read on the message row is v at D_18.
 
 mod factor;
+mod profile;
 mod reduction;
 #[rustfmt::skip]
 mod reduction_table;
@@ -15,6 +16,7 @@ mod reduction_table_precise;
 mod refine;
 mod setting;
 
+pub use profile::BootProfile;
 pub use setting::EvalModSetting;
 
 use crate::cipher::{Ciphertext, ExtCiphertext, ScaleId};
@@ -28,35 +30,6 @@ use setting::Reduction;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// Seconds spent in each stage of one bootstrap.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct BootProfile {
-    /// Slots-to-coefficients.
-    pub stc_s: f64,
-    /// Switch to the sparse secret, ModRaise, switch back.
-    pub modraise_s: f64,
-    /// Coefficients-to-slots.
-    pub cts_s: f64,
-    /// Modular reduction.
-    pub evalmod_s: f64,
-    /// All of it.
-    pub total_s: f64,
-    /// Bytes of evaluation keys read, both halves.
-    pub key_bytes: u64,
-}
-
-impl BootProfile {
-    /// Adds another profile, stage by stage.
-    pub fn add(&mut self, other: &BootProfile) {
-        self.stc_s += other.stc_s;
-        self.modraise_s += other.modraise_s;
-        self.cts_s += other.cts_s;
-        self.evalmod_s += other.evalmod_s;
-        self.total_s += other.total_s;
-        self.key_bytes += other.key_bytes;
-    }
-}
 
 /// The encoded matrices and the polynomial of the bootstrap. One per context; shared between threads.
 #[derive(Debug)]
