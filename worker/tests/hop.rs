@@ -14,9 +14,9 @@ use std::process::{Child, ChildStdout, Stdio};
 use cipherhop_ckks::{Ciphertext, EvalKey, Params, ScaleId, ciphertext_size};
 use cipherhop_hop::ckks_backend::Engine;
 use cipherhop_hop::keys::{KEYS_FORMAT, KeyEntry, KeyManifest};
-use cipherhop_proto::client::{Connection, Source, TransferPolicy, upload};
+use cipherhop_proto::client::Connection;
 use cipherhop_proto::{ChainId, Digest, v1};
-use common::{Coordinator, until, worker};
+use common::{Coordinator, until, upload_all, worker};
 use serde_json::Value;
 use v1::{BlobRole, ChainState, HopState};
 
@@ -86,24 +86,7 @@ async fn create_tiny_chain(owner: &Connection) -> Vec<u8> {
     blobs.push((manifest, BlobRole::KeyManifest));
     blobs.push((packs[0].clone(), BlobRole::Weights));
     blobs.push((input, BlobRole::Input));
-    for (bytes, role) in &blobs {
-        let blob = v1::BlobRef {
-            digest: Digest::of(bytes).to_vec(),
-            size: bytes.len() as u64,
-            role: (*role).into(),
-            name: String::new(),
-        };
-        upload(
-            owner,
-            &blob,
-            Source::Bytes(bytes),
-            None,
-            &TransferPolicy::default(),
-            &|_| (),
-        )
-        .await
-        .unwrap();
-    }
+    upload_all(owner, &blobs).await;
     owner.chain().create_chain(request.clone()).await.unwrap();
     request.chain_id
 }

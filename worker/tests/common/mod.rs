@@ -259,6 +259,28 @@ pub fn output(hop: u32) -> Vec<u8> {
 
 pub const TRACE: &[u8] = b"{\"step\":0}\n";
 
+/// Uploads blobs with their roles as the key holder does.
+pub async fn upload_all(owner: &Connection, blobs: &[(Vec<u8>, v1::BlobRole)]) {
+    for (bytes, role) in blobs {
+        let blob = v1::BlobRef {
+            digest: Digest::of(bytes).to_vec(),
+            size: bytes.len() as u64,
+            role: (*role).into(),
+            name: String::new(),
+        };
+        upload(
+            owner,
+            &blob,
+            Source::Bytes(bytes),
+            None,
+            &TransferPolicy::default(),
+            &|_| (),
+        )
+        .await
+        .unwrap();
+    }
+}
+
 /// A chain of synthetic blobs in the coordinator; its id.
 pub async fn create_chain(owner: &Connection, name: &str, hops: u32, quorum: u32) -> Vec<u8> {
     let params = Params::by_name(SET).unwrap();
@@ -298,24 +320,7 @@ pub async fn create_chain(owner: &Connection, name: &str, hops: u32, quorum: u32
         (input, v1::BlobRole::Input),
     ];
     blobs.extend(weights.into_iter().map(|w| (w, v1::BlobRole::Weights)));
-    for (bytes, role) in &blobs {
-        let blob = v1::BlobRef {
-            digest: Digest::of(bytes).to_vec(),
-            size: bytes.len() as u64,
-            role: (*role).into(),
-            name: String::new(),
-        };
-        upload(
-            owner,
-            &blob,
-            Source::Bytes(bytes),
-            None,
-            &TransferPolicy::default(),
-            &|_| (),
-        )
-        .await
-        .unwrap();
-    }
+    upload_all(owner, &blobs).await;
     owner.chain().create_chain(request.clone()).await.unwrap();
     request.chain_id
 }
