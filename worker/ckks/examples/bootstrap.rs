@@ -1,21 +1,14 @@
 //! Prints how long a bootstrap takes with every setting: `cargo run --release --example bootstrap -- n14-INSECURE`.
 //! Keys and ciphertexts are random residues: the arithmetic does not care. Precision: docs/precision.md.
 
+mod clock;
+
 use cipherhop_ckks::{
     BootProfile, Bootstrapper, Ciphertext, CkksError, Context, EvalKey, EvalKeys, EvalModSetting,
     Evaluator, Params, ScaleId,
 };
+use clock::cpu_seconds;
 use std::sync::Arc;
-
-/// Processor seconds of all threads so far, so that a busy machine does not spoil the figures (Linux).
-fn cpu_seconds() -> f64 {
-    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten();
-    let nanoseconds = |task: std::fs::DirEntry| {
-        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
-        text.split(' ').next()?.parse::<f64>().ok()
-    };
-    tasks.flatten().filter_map(nanoseconds).sum::<f64>() * 1e-9
-}
 
 fn main() -> Result<(), CkksError> {
     let name = std::env::args().nth(1);

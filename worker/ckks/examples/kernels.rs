@@ -14,7 +14,7 @@ fn time(what: &str, mut f: impl FnMut()) {
     if only.is_some_and(|only| !what.contains(&only)) {
         return;
     }
-    const ROUNDS: usize = 200;
+    const ROUNDS: usize = 1000;
     let mut best = f64::MAX;
     for _ in 0..3 {
         let start = cpu();

@@ -1,24 +1,14 @@
 //! Processor time of the linear maps: the stages of a bootstrap and dense matrices encoded on the way, with
 //! pseudorandom keys. `cargo run --release --example maps -- n16-128 [boot|dense]`.
 
+mod clock;
+
 use cipherhop_ckks::{
     Bootstrapper, Ciphertext, CkksError, Complex, Context, EvalKey, EvalKeys, Evaluator, KeyId,
     KeySpec, LinearMap, Params, ScaleId,
 };
+use clock::cpu_seconds;
 use std::sync::Arc;
-use std::time::Instant;
-
-/// Seconds of processor time used so far by all threads (Linux); elsewhere, the time since the start.
-fn cpu_seconds(start: Instant) -> f64 {
-    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
-        return start.elapsed().as_secs_f64();
-    };
-    let nanoseconds = |task: std::fs::DirEntry| {
-        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
-        text.split(' ').next()?.parse::<f64>().ok()
-    };
-    tasks.flatten().filter_map(nanoseconds).sum::<f64>() * 1e-9
-}
 
 /// Smallest processor time of some rounds.
 fn time<T>(
@@ -26,13 +16,12 @@ fn time<T>(
     rounds: u32,
     mut f: impl FnMut() -> Result<T, CkksError>,
 ) -> Result<T, CkksError> {
-    let origin = Instant::now();
     let mut best = f64::MAX;
     let mut last = None;
     for _ in 0..rounds.max(1) {
-        let start = cpu_seconds(origin);
+        let start = cpu_seconds();
         last = Some(f()?);
-        best = best.min(cpu_seconds(origin) - start);
+        best = best.min(cpu_seconds() - start);
     }
     println!("{what:<52} {:>9.1} ms", best * 1e3);
     last.ok_or(CkksError::Empty)

@@ -2,34 +2,23 @@
 //! another instruction set).
 //! Keys and ciphertexts are random residues: the arithmetic does not care.
 
+mod clock;
+
 use cipherhop_ckks::{
     Ciphertext, CkksError, Complex, Context, EvalKey, EvalKeys, Evaluator, KeyId, KeySpec, Params,
     ScaleId, expand_uniform, kernel_for,
 };
+use clock::cpu_seconds;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Seconds of processor time used so far by all threads (Linux), so that a busy machine does not spoil the
-/// figures; elsewhere, the time since the start.
-fn cpu_seconds(start: Instant) -> f64 {
-    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
-        return start.elapsed().as_secs_f64();
-    };
-    let nanoseconds = |task: std::fs::DirEntry| {
-        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
-        text.split(' ').next()?.parse::<f64>().ok()
-    };
-    tasks.flatten().filter_map(nanoseconds).sum::<f64>() * 1e-9
-}
-
 /// Smallest processor time of some rounds.
 fn time<T>(what: &str, rounds: u32, mut f: impl FnMut() -> T) {
-    let origin = Instant::now();
     let best = (0..=rounds)
         .map(|_| {
-            let start = cpu_seconds(origin);
+            let start = cpu_seconds();
             std::hint::black_box(f());
-            cpu_seconds(origin) - start
+            cpu_seconds() - start
         })
         .fold(f64::MAX, f64::min);
     println!("{what:<44} {:>10.3} ms", best * 1e3);

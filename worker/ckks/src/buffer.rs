@@ -7,21 +7,29 @@ use std::sync::{Mutex, PoisonError};
 /// Blocks below this many words are left to the allocator.
 const SMALLEST: usize = 1 << 14;
 
-/// Most words kept: 512 MiB.
-const MOST: usize = 1 << 26;
-
-/// Free blocks, the longest unused first.
+/// Free blocks, the longest unused first. Blocks in use and free ones together never take more than those in use once
+/// did, so that keeping them does not raise the most memory taken.
 struct Pool {
     free: Vec<Vec<u64>>,
+    /// Words of the free blocks.
     words: usize,
+    /// Words of the blocks in use, and the most there were.
+    used: usize,
+    most: usize,
 }
 
-static POOL: Mutex<Pool> = Mutex::new(Pool {
-    free: Vec::new(),
-    words: 0,
-});
+static POOL: Mutex<Pool> = Mutex::new(Pool::new());
 
 impl Pool {
+    const fn new() -> Pool {
+        Pool {
+            free: Vec::new(),
+            words: 0,
+            used: 0,
+            most: 0,
+        }
+    }
+
     /// The smallest block of at least `len` words, unless it would waste more than a quarter.
     fn take(&mut self, len: usize) -> Option<Vec<u64>> {
         let fits = |block: &Vec<u64>| (len..=len + len / 4).contains(&block.len());
@@ -33,15 +41,28 @@ impl Pool {
             .min_by_key(|(_, block)| block.len())?;
         let block = self.free.remove(at);
         self.words -= block.len();
+        self.used += block.len();
         Some(block)
+    }
+
+    /// Counts a block that was not taken from here; returns those that have to go for it.
+    fn note(&mut self, len: usize) -> Vec<Vec<u64>> {
+        self.used += len;
+        self.most = self.most.max(self.used);
+        self.trim()
     }
 
     /// Keeps a block; returns those that have to go for it.
     fn give(&mut self, block: Vec<u64>) -> Vec<Vec<u64>> {
+        self.used = self.used.saturating_sub(block.len());
         self.words += block.len();
         self.free.push(block);
+        self.trim()
+    }
+
+    fn trim(&mut self) -> Vec<Vec<u64>> {
         let mut gone = 0;
-        while self.words > MOST && gone < self.free.len() {
+        while self.used + self.words > self.most && gone < self.free.len() {
             self.words -= self.free[gone].len();
             gone += 1;
         }
@@ -59,7 +80,7 @@ pub(crate) struct Buffer {
 impl Buffer {
     /// `len` words of unspecified content, for what is overwritten as a whole.
     pub(crate) fn scratch(len: usize) -> Buffer {
-        Buffer::recycled(len).unwrap_or_else(|| Buffer::from(vec![0; len]))
+        Buffer::recycled(len).unwrap_or_else(|| Buffer::fresh(len, || vec![0; len]))
     }
 
     /// `len` zeros.
@@ -69,7 +90,7 @@ impl Buffer {
                 buffer.fill(0);
                 buffer
             }
-            None => Buffer::from(vec![0; len]),
+            None => Buffer::fresh(len, || vec![0; len]),
         }
     }
 
@@ -79,8 +100,19 @@ impl Buffer {
                 buffer.copy_from_slice(words);
                 buffer
             }
-            None => Buffer::from(words.to_vec()),
+            None => Buffer::fresh(words.len(), || words.to_vec()),
         }
+    }
+
+    /// A new block, after room was made for it.
+    fn fresh(len: usize, make: impl FnOnce() -> Vec<u64>) -> Buffer {
+        if len >= SMALLEST {
+            let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+            let gone = pool.note(len);
+            drop(pool);
+            drop(gone);
+        }
+        Buffer { block: make(), len }
     }
 
     fn recycled(len: usize) -> Option<Buffer> {
@@ -106,8 +138,7 @@ impl Drop for Buffer {
 
 impl From<Vec<u64>> for Buffer {
     fn from(block: Vec<u64>) -> Buffer {
-        let len = block.len();
-        Buffer { block, len }
+        Buffer::fresh(block.len(), || block)
     }
 }
 
@@ -157,28 +188,35 @@ mod tests {
 
     #[test]
     fn a_block_is_used_again_and_its_length_is_the_one_asked_for() {
-        let mut pool = Pool {
-            free: Vec::new(),
-            words: 0,
-        };
+        let mut pool = Pool::new();
         assert!(pool.take(100).is_none());
+        for len in [130, 110, 90] {
+            assert!(pool.note(len).is_empty());
+        }
         for len in [130, 110, 90] {
             assert!(pool.give(vec![7; len]).is_empty());
         }
         assert_eq!(pool.take(100).unwrap().len(), 110);
         assert!(pool.take(100).is_none(), "130 words waste too much");
-        assert_eq!((pool.free.len(), pool.words), (2, 220));
+        assert_eq!((pool.free.len(), pool.words, pool.used), (2, 220, 110));
     }
 
     #[test]
-    fn the_pool_is_bounded() {
-        let mut pool = Pool {
-            free: Vec::new(),
-            words: MOST - 5,
-        };
-        assert!(pool.give(vec![0; 5]).is_empty());
-        assert_eq!(pool.give(vec![0; 6]).len(), 2);
-        assert_eq!(pool.words, MOST - 5);
+    fn free_blocks_never_raise_the_most_memory_taken() {
+        let mut pool = Pool::new();
+        for len in [100, 50] {
+            pool.note(len);
+        }
+        for len in [100, 50] {
+            assert!(pool.give(vec![0; len]).is_empty());
+        }
+        // another size: the block unused for the longest time goes, and memory stays at 150
+        let gone = pool.note(80);
+        assert_eq!(gone.iter().map(Vec::len).collect::<Vec<_>>(), [100]);
+        assert_eq!((pool.words, pool.used, pool.most), (50, 80, 150));
+        // more in use than ever: nothing is kept
+        assert_eq!(pool.note(90).len(), 1);
+        assert_eq!((pool.words, pool.used, pool.most), (0, 170, 170));
     }
 
     #[test]

@@ -3,8 +3,9 @@
 
 use crate::context::Context;
 use crate::error::CkksError;
-use crate::keys::{KeyId, expand_uniform};
+use crate::keys::KeyId;
 use crate::poly::{Domain, ExtPoly, Poly};
+use crate::uniform::expand_uniform;
 
 /// The two rows of the scale table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

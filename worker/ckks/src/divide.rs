@@ -5,11 +5,10 @@ use crate::cipher::{Ciphertext, ExtCiphertext, ScaleId};
 use crate::context::Context;
 use crate::convert::BaseConverter;
 use crate::error::CkksError;
+use crate::kernel::Raise;
 use crate::poly::{Domain, ExtPoly, Poly};
+use crate::switch::group_size;
 use rayon::prelude::*;
-
-/// Limbs that one task divides: the source limbs are read once for all of them.
-const GROUP: usize = 4;
 
 impl Context {
     /// Divides both components by the special primes, rounding to nearest: modulo QP to modulo Q.
@@ -47,61 +46,64 @@ impl Context {
         let n = self.n();
         let k = conv.len();
         // both components side by side, so that the roots of each prime are read once
-        let mut hats = Buffer::scratch(C * k * n);
+        let mut coefficients = Buffer::scratch(C * k * n);
         {
             let mut by_source: Vec<Vec<&mut [u64]>> = Vec::new();
             by_source.resize_with(k, Vec::new);
-            for (at, hat) in hats.chunks_exact_mut(n).enumerate() {
-                by_source[at % k].push(hat);
+            for (at, limb) in coefficients.chunks_exact_mut(n).enumerate() {
+                by_source[at % k].push(limb);
             }
             by_source
                 .into_par_iter()
                 .enumerate()
                 .for_each(|(i, components)| {
-                    for (x, hat) in x.iter().zip(components) {
+                    for (x, out) in x.iter().zip(components) {
                         let special = x.total() - x.limbs;
                         let (limb, index) = if i < special {
                             (x.limbs + i, self.q_len() + i)
                         } else {
                             (keep + i - special, keep + i - special)
                         };
-                        hat.copy_from_slice(x.limb(limb));
-                        self.ntt_inverse(index, hat);
-                        let w = conv.sources[i].hat_inverse;
-                        self.kernel().scale(self.modulus(index), hat, w);
+                        self.kernel()
+                            .ntt_inverse_from(self.table(index), x.limb(limb), out);
                     }
                 });
         }
-        let mut overflow = Buffer::scratch(C * n);
-        for (hats, overflow) in hats.chunks_exact(k * n).zip(overflow.chunks_exact_mut(n)) {
-            self.count_overflow(conv, hats, overflow);
-        }
+        let prepared: Vec<Buffer> = coefficients
+            .chunks_exact(k * n)
+            .map(|limbs| self.prepare(conv, &limbs.chunks_exact(n).collect::<Vec<_>>()))
+            .collect();
+        drop(coefficients);
         let mut outs = x.map(|_| Poly::scratch(n, keep, Domain::Ntt));
         self.by_limbs(&mut outs, |first, outs| {
-            let sources = hats.chunks_exact(k * n).zip(overflow.chunks_exact(n));
-            for (out, (hats, overflow)) in outs.iter_mut().zip(sources) {
-                let mut limbs: Vec<_> = out.chunks_exact_mut(n).collect();
-                let targets: Vec<_> = (first..first + limbs.len())
-                    .map(|i| (self.modulus(i), conv.target(i)))
+            let components = outs.iter_mut().zip(&prepared).zip(x);
+            for ((out, prepared), x) in components {
+                let limbs = (first..).zip(out.chunks_exact_mut(n));
+                let mut targets: Vec<_> = limbs
+                    .map(|(i, out)| Raise {
+                        table: self.table(i),
+                        weights: conv.target(i),
+                        out,
+                        finish: Some((x.limb(i), conv.inverse[i])),
+                    })
                     .collect();
-                self.kernel()
-                    .convert_many(&targets, hats, overflow, &mut limbs);
+                self.kernel().raise(prepared, &mut targets);
             }
-            self.finish(first, outs, |i, c| (x[c].limb(i), conv.inverse[i]));
         });
         outs
     }
 
-    /// Runs a task for every `GROUP` limbs of the polynomials, with the number of the first limb.
+    /// Runs a task for every group of limbs of the polynomials, with the number of the first limb.
     fn by_limbs<const C: usize>(
         &self,
         polys: &mut [Poly; C],
         task: impl Fn(usize, &mut [&mut [u64]]) + Send + Sync,
     ) {
         let n = self.n();
+        let size = group_size(polys.first().map_or(0, |p| p.limbs));
         let mut groups: Vec<Vec<&mut [u64]>> = Vec::new();
         for poly in polys {
-            let parts = poly.data.chunks_mut(GROUP * n);
+            let parts = poly.data.chunks_mut(size * n);
             groups.resize_with(parts.len(), Vec::new);
             for (group, part) in groups.iter_mut().zip(parts) {
                 group.push(part);
@@ -110,26 +112,7 @@ impl Context {
         groups
             .into_par_iter()
             .enumerate()
-            .for_each(|(g, mut parts)| task(g * GROUP, &mut parts));
-    }
-
-    /// From remainders in coefficients to quotients: (x - out) * w for each limb of each polynomial.
-    fn finish<'a>(
-        &self,
-        first: usize,
-        outs: &mut [&mut [u64]],
-        x_and_w: impl Fn(usize, usize) -> (&'a [u64], crate::modular::Shoup),
-    ) {
-        let n = self.n();
-        let count = outs.first().map_or(0, |out| out.len() / n);
-        for l in 0..count {
-            for (c, out) in outs.iter_mut().enumerate() {
-                let (i, out) = (first + l, &mut out[l * n..(l + 1) * n]);
-                self.ntt_forward(i, out);
-                let (x, w) = x_and_w(i, c);
-                self.kernel().sub_scale(self.modulus(i), out, x, w);
-            }
-        }
+            .for_each(|(g, mut parts)| task(g * size, &mut parts));
     }
 
     /// Divides polynomials of one shape by the top prime, rounding to nearest.
@@ -144,21 +127,22 @@ impl Context {
         let (n, top) = (self.n(), limbs - 1);
         let mut last = Buffer::scratch(C * n);
         for (poly, last) in polys.iter().zip(last.chunks_exact_mut(n)) {
-            last.copy_from_slice(poly.limb(top));
-            self.ntt_inverse(top, last);
+            self.kernel()
+                .ntt_inverse_from(self.table(top), poly.limb(top), last);
         }
         let source = self.modulus(top).value();
         let mut outs = polys.map(|_| Poly::scratch(n, top, Domain::Ntt));
         self.by_limbs(&mut outs, |first, outs| {
-            for (out, last) in outs.iter_mut().zip(last.chunks_exact(n)) {
+            let components = outs.iter_mut().zip(last.chunks_exact(n)).zip(polys);
+            for ((out, last), poly) in components {
                 for (i, out) in (first..).zip(out.chunks_exact_mut(n)) {
-                    self.kernel().lift(source, self.modulus(i), last, out);
+                    let m = self.modulus(i);
+                    self.kernel().lift(source, m, last, out);
+                    self.ntt_forward(i, out);
+                    let w = m.shoup(m.inv(m.reduce(source)));
+                    self.kernel().sub_scale(m, out, poly.limb(i), w);
                 }
             }
-            self.finish(first, outs, |i, c| {
-                let m = self.modulus(i);
-                (polys[c].limb(i), m.shoup(m.inv(m.reduce(source))))
-            });
         });
         Ok(outs)
     }

@@ -125,10 +125,8 @@ impl Context {
 
     /// Coefficients modulo modulus number `index`, transformed.
     pub(crate) fn transform_limb(&self, index: usize, coefficients: &[i64], out: &mut [u64]) {
-        let m = self.modulus(index);
-        for (o, &c) in out.iter_mut().zip(coefficients) {
-            *o = m.from_i64(c);
-        }
+        self.kernel()
+            .residues(self.modulus(index), coefficients, out);
         self.ntt_forward(index, out);
     }
 

@@ -8,17 +8,22 @@
 //! sum below 2^53, that is k <= 8.
 
 mod fused;
+mod inverse;
 mod ops;
+mod permute;
 mod sums;
 mod transform;
+mod vector;
+mod wide;
 
 use crate::convert::SourceConstants;
 use crate::fused::{BabySums, SumLimb, baby_sums_scalar};
 use crate::isa::Isa;
-use crate::kernel::{Kernel, KeyProduct, ScalarKernel, key_product_in_parts};
+use crate::kernel::{BLOCK, Kernel, KeyProduct, Raise, ScalarKernel, key_product_in_parts};
 use crate::modular::{Modulus, Shoup};
 use crate::ntt::NttTable;
 use pulp::NullaryFnOnce;
+use wide::LANES;
 
 /// A modulus and its inverse as f64.
 #[derive(Clone, Copy)]
@@ -26,6 +31,9 @@ pub(crate) struct Field {
     q: f64,
     inverse: f64,
 }
+
+/// Primes below this have room for lazy values and long sums in f64.
+const SMALL: f64 = (1u64 << 43) as f64;
 
 const MAGIC: f64 = 4503599627370496.0; // 2^52
 const MAGIC_BITS: u64 = 0x4330_0000_0000_0000;
@@ -122,6 +130,34 @@ impl FmaKernel {
         self.level.vectorize(op);
     }
 
+    fn inverse<'a>(
+        &self,
+        table: &'a NttTable,
+        from: Option<&'a [u64]>,
+        a: &'a mut [u64],
+    ) -> inverse::Inverse<'a> {
+        let m = &table.modulus;
+        inverse::Inverse {
+            native: self.native(),
+            field: Field::new(m),
+            roots: &table.inverse_f64,
+            n_inv: Field::centred(m, table.n_inv.w),
+            n_inv_root: Field::centred(m, table.n_inv_root.w),
+            from,
+            a,
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn native(&self) -> vector::Native {
+        self.level
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn native(&self) -> vector::Native {
+        vector::Arrays
+    }
+
     #[cfg(not(target_arch = "x86_64"))]
     fn run<Op: NullaryFnOnce<Output = ()>>(&self, op: Op) {
         op.call();
@@ -142,9 +178,12 @@ impl Kernel for FmaKernel {
             return ScalarKernel.ntt_forward(table, a);
         }
         self.run(transform::Forward {
+            native: self.native(),
+            lazy: false,
             field: Field::new(&table.modulus),
             roots: &table.forward_f64,
             a,
+            finish: None,
         });
     }
 
@@ -152,18 +191,22 @@ impl Kernel for FmaKernel {
         if a.len() < transform::SMALLEST {
             return ScalarKernel.ntt_inverse(table, a);
         }
-        let m = &table.modulus;
-        self.run(transform::Inverse {
-            field: Field::new(m),
-            roots: &table.inverse_f64,
-            n_inv: Field::centred(m, table.n_inv.w),
-            n_inv_root: Field::centred(m, table.n_inv_root.w),
-            a,
-        });
+        self.run(self.inverse(table, None, a));
+    }
+
+    fn ntt_inverse_from(&self, table: &NttTable, x: &[u64], out: &mut [u64]) {
+        if out.len() < transform::SMALLEST {
+            return ScalarKernel.ntt_inverse_from(table, x, out);
+        }
+        self.run(self.inverse(table, Some(x), out));
     }
 
     fn dot(&self, m: &Modulus, out: &mut [u64], terms: &[(&[u64], &[u64])]) {
+        if !out.len().is_multiple_of(LANES) {
+            return ScalarKernel.dot(m, out, terms);
+        }
         self.run(ops::Dot {
+            native: self.native(),
             field: Field::new(m),
             out,
             terms,
@@ -180,6 +223,7 @@ impl Kernel for FmaKernel {
         terms1: &[(&[u64], &[u64])],
     ) {
         self.run(ops::DotPermuted {
+            native: self.native(),
             field: Field::new(m),
             out0,
             out1,
@@ -189,54 +233,64 @@ impl Kernel for FmaKernel {
         });
     }
 
-    fn convert(
-        &self,
-        m: &Modulus,
-        weights: &[u64],
-        hats: &[u64],
-        overflow: &[u64],
-        out: &mut [u64],
-    ) {
-        self.convert_many(&[(m, weights)], hats, overflow, &mut [out]);
-    }
-
-    fn convert_many(
-        &self,
-        targets: &[(&Modulus, &[u64])],
-        hats: &[u64],
-        overflow: &[u64],
-        outs: &mut [&mut [u64]],
-    ) {
-        for (targets, outs) in targets
-            .chunks(sums::TARGETS)
-            .zip(outs.chunks_mut(sums::TARGETS))
-        {
-            self.run(sums::Convert {
-                targets,
-                hats,
-                overflow,
-                outs,
-            });
+    fn prepare(&self, sources: &[SourceConstants], limbs: &[&[u64]], out: &mut [u64]) {
+        if limbs.first().is_none_or(|l| l.len() < BLOCK) {
+            return ScalarKernel.prepare(sources, limbs, out);
         }
-    }
-
-    fn count_overflow(&self, sources: &[SourceConstants], hats: &[&[u64]], overflow: &mut [u64]) {
-        self.run(sums::CountOverflow {
+        self.run(sums::Prepare {
+            native: self.native(),
             sources,
-            hats,
-            overflow,
+            limbs,
+            out,
         });
     }
 
+    fn raise(&self, prepared: &[u64], targets: &mut [Raise]) {
+        if targets.first().is_none_or(|t| t.out.len() < BLOCK) {
+            return ScalarKernel.raise(prepared, targets);
+        }
+        for targets in targets.chunks_mut(sums::TARGETS) {
+            let native = self.native();
+            self.run(sums::Convert {
+                native,
+                prepared,
+                targets,
+            });
+            for target in targets {
+                let modulus = &target.table.modulus;
+                self.run(transform::Forward {
+                    native,
+                    lazy: true,
+                    field: Field::new(modulus),
+                    roots: &target.table.forward_f64,
+                    a: target.out,
+                    finish: target
+                        .finish
+                        .map(|(x, w)| (x, Field::centred(modulus, w.w))),
+                });
+            }
+        }
+    }
+
     fn key_product(&self, m: &Modulus, out0: &mut [u64], out1: &mut [u64], p: &KeyProduct) {
-        if p.terms.len() > sums::MAX_TERMS {
+        if p.terms.len() > sums::MAX_TERMS || !out0.len().is_multiple_of(LANES) {
             return key_product_in_parts(self, m, out0, out1, p);
         }
         self.run(sums::Key {
+            native: self.native(),
             field: Field::new(m),
             out0,
             out1,
             product: p,
+        });
+    }
+
+    fn permute(&self, table: &[u32], x: &[u64], out: &mut [u64]) {
+        self.run(permute::Permute {
+            native: self.native(),
+            table,
+            x,
+            out,
         });
     }
 
@@ -248,6 +302,10 @@ impl Kernel for FmaKernel {
     fn sub(&self, m: &Modulus, a: &mut [u64], b: &[u64]) {
         let field = Field::new(m);
         self.run(ops::Sub { field, a, b });
+    }
+
+    fn residues(&self, m: &Modulus, x: &[i64], out: &mut [u64]) {
+        self.run(ops::Residues { modulus: m, x, out });
     }
 
     fn lift(&self, source: u64, m: &Modulus, x: &[u64], out: &mut [u64]) {
@@ -289,9 +347,9 @@ impl Kernel for FmaKernel {
         if !fused::fits(job, out) {
             return baby_sums_scalar(m, job, out);
         }
-        self.run(fused::Sums {
+        self.run(fused::Pass {
+            native: self.native(),
             field: Field::new(m),
-            unit: Field::centred(m, m.reduce(1 << 50)),
             p: job.input.map_or(0.0, |i| i.p.w as f64),
             job,
             out,

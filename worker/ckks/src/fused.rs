@@ -18,7 +18,7 @@ const TILE: usize = 256;
 /// A baby step other than the identity: an automorphism and the limb of its key, per digit.
 #[derive(Debug)]
 pub struct Turn<'a> {
-    /// out[k] = in[table[k]]; takes aligned blocks of a power of two to such blocks.
+    /// out[k] = in[table[k]].
     pub table: &'a [u32],
     /// First and second component of the key.
     pub key: Vec<(&'a [u64], &'a [u64])>,

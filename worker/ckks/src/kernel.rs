@@ -6,6 +6,9 @@ use crate::fused::{BabySums, SumLimb, baby_sums_scalar};
 use crate::modular::{Modulus, Shoup};
 use crate::ntt::NttTable;
 
+/// Coefficients that a base conversion lays out together.
+pub const BLOCK: usize = 256;
+
 /// Operations on single limbs. Implementations must agree byte for byte with [`ScalarKernel`]; the provided
 /// methods are its code.
 pub trait Kernel: Send + Sync + std::fmt::Debug {
@@ -18,6 +21,12 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
 
     /// In-place inverse transform of the full ring.
     fn ntt_inverse(&self, table: &NttTable, a: &mut [u64]);
+
+    /// The same from one place to another.
+    fn ntt_inverse_from(&self, table: &NttTable, x: &[u64], out: &mut [u64]) {
+        out.copy_from_slice(x);
+        self.ntt_inverse(table, out);
+    }
 
     /// a += b
     fn add(&self, m: &Modulus, a: &mut [u64], b: &[u64]) {
@@ -51,7 +60,7 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
     /// then serves out.len() / y.len() consecutive entries. At most 2^20 terms.
     fn dot(&self, m: &Modulus, out: &mut [u64], terms: &[(&[u64], &[u64])]);
 
-    /// Two sums of products that share their first operands, taken through a permutation:
+    /// Two sums of products that share their first operands, taken through an automorphism:
     /// out0 = sum x[table] * y0, out1 = sum x[table] * y1. All slices have the same length.
     fn dot_permuted(
         &self,
@@ -94,9 +103,69 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
         crate::convert::count_overflow(sources, hats, overflow);
     }
 
+    /// Gets the limbs of a base ready for [`Kernel::raise`]: x_i * (D/d_i)^-1 mod d_i, D the product of the base, and
+    /// how many times D has to be taken off their sum. The limbs are in coefficients. `out` is one limb longer
+    /// than the limbs together; it holds blocks of [`BLOCK`] coefficients (fewer in small rings): that part of
+    /// each scaled limb, then of the count. What the words mean is up to the kernel.
+    fn prepare(&self, sources: &[SourceConstants], limbs: &[&[u64]], out: &mut [u64]) {
+        let len = limbs.first().map_or(0, |l| l.len());
+        let block = BLOCK.min(len);
+        let parts = out.chunks_exact_mut((limbs.len() + 1) * block);
+        for (start, out) in (0..len).step_by(block).zip(parts) {
+            let (hats, overflow) = out.split_at_mut(limbs.len() * block);
+            for ((source, limb), hat) in sources.iter().zip(limbs).zip(hats.chunks_exact_mut(block))
+            {
+                hat.copy_from_slice(&limb[start..start + block]);
+                self.scale(&source.modulus, hat, source.hat_inverse);
+            }
+            let hats: Vec<_> = hats.chunks_exact(block).collect();
+            self.count_overflow(sources, &hats, overflow);
+        }
+    }
+
+    /// Base conversion of what [`Kernel::prepare`] laid out to several targets, and the forward transform of each.
+    fn raise(&self, prepared: &[u64], targets: &mut [Raise]) {
+        let Some(first) = targets.first() else {
+            return;
+        };
+        let (k, block) = (first.weights.len() - 1, BLOCK.min(first.out.len()));
+        for (number, part) in prepared.chunks_exact((k + 1) * block).enumerate() {
+            let (hats, overflow) = part.split_at(k * block);
+            let at = number * block..(number + 1) * block;
+            let all = targets.iter_mut();
+            let (moduli, mut outs): (Vec<_>, Vec<_>) = all
+                .map(|t| ((t.table.modulus(), t.weights), &mut t.out[at.clone()]))
+                .unzip();
+            self.convert_many(&moduli, hats, overflow, &mut outs);
+        }
+        for Raise {
+            table, out, finish, ..
+        } in targets
+        {
+            self.ntt_forward(table, out);
+            if let Some((x, w)) = finish {
+                self.sub_scale(table.modulus(), out, x, *w);
+            }
+        }
+    }
+
     /// Both sums of a key switch on one limb; see [`KeyProduct`].
     fn key_product(&self, m: &Modulus, out0: &mut [u64], out1: &mut [u64], p: &KeyProduct) {
         key_product_in_parts(self, m, out0, out1, p);
+    }
+
+    /// out[k] = x[table[k]], the table of an automorphism.
+    fn permute(&self, table: &[u32], x: &[u64], out: &mut [u64]) {
+        for (o, &k) in out.iter_mut().zip(table) {
+            *o = x[k as usize];
+        }
+    }
+
+    /// Residues of signed integers.
+    fn residues(&self, m: &Modulus, x: &[i64], out: &mut [u64]) {
+        for (o, x) in out.iter_mut().zip(x) {
+            *o = m.from_i64(*x);
+        }
     }
 
     /// Residues modulo `source`, read as integers in (-source/2, source/2), modulo `m`.
@@ -136,11 +205,24 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
     }
 }
 
-/// out0 = sum x * y0 + x0 * w0 and out1 = sum x * y1 + x1 * w1, where every x is first taken through the
-/// permutation: x[table[k]] in place of x[k]. All slices have the same length.
+/// One target of a base conversion.
+#[derive(Debug)]
+pub struct Raise<'a> {
+    /// Its modulus and the modulus' roots.
+    pub table: &'a NttTable,
+    /// Of every source, then of the overflow.
+    pub weights: &'a [u64],
+    /// The transformed limb.
+    pub out: &'a mut [u64],
+    /// Makes it (x - out) * w.
+    pub finish: Option<(&'a [u64], Shoup)>,
+}
+
+/// out0 = sum x * y0 + x0 * w0 and out1 = sum x * y1 + x1 * w1, where every x is first taken through an
+/// automorphism: x[table[k]] in place of x[k]. All slices have the same length.
 #[derive(Debug)]
 pub struct KeyProduct<'a> {
-    /// the permutation, if any
+    /// the table of the automorphism, if any
     pub table: Option<&'a [u32]>,
     /// (x, y0, y1)
     pub terms: &'a [(&'a [u64], &'a [u64], &'a [u64])],

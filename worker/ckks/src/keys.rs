@@ -3,6 +3,7 @@
 use crate::context::Context;
 use crate::error::CkksError;
 use crate::params::Params;
+use crate::uniform::Stream;
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::fmt;
@@ -222,7 +223,8 @@ impl EvalKey {
         let limbs = a.par_chunks_exact_mut(ctx.n()).enumerate();
         limbs.for_each(|(i, out)| {
             let m = ctx.ext_index(spec.limbs, i);
-            fill_uniform(seed, spec.id, digit, m, ctx.modulus(m).value(), out);
+            let q = ctx.modulus(m).value();
+            Stream::new(seed, spec.id, digit, m, q).fill(q, out);
         });
     }
 
@@ -270,11 +272,20 @@ impl EvalKey {
 #[derive(Debug, Default)]
 pub struct SpareBuffers(Vec<Vec<u64>>);
 
+fn serves(buffer: &Vec<u64>, len: usize) -> bool {
+    (len..=len + len / 8).contains(&buffer.capacity())
+}
+
 impl SpareBuffers {
+    /// Keeps what serves for `count` buffers of that length; frees the rest, so that it does not add to them.
+    pub(crate) fn keep(&mut self, len: usize, count: usize) {
+        self.0.retain(|v| serves(v, len));
+        self.0.truncate(count);
+    }
+
     /// A buffer of that length with any content.
     pub(crate) fn take(&mut self, len: usize) -> Vec<u64> {
-        let fits = |v: &Vec<u64>| (len..=len + len / 8).contains(&v.capacity());
-        let Some(at) = self.0.iter().position(fits) else {
+        let Some(at) = self.0.iter().position(|v| serves(v, len)) else {
             return vec![0; len];
         };
         let mut buffer = self.0.swap_remove(at);
@@ -292,55 +303,6 @@ impl SpareBuffers {
 pub fn expanded_key_size(params: &Params, spec: KeySpec) -> usize {
     let limbs = spec.limbs + spec.special_of(params);
     spec.digits_of(params) * 2 * limbs * params.n() * 8
-}
-
-/// `n` residues modulo `q`, uniform, determined by (seed, key, digit, modulus index). `modulus_index` is
-/// the position in the list of all q, then all p. BLAKE3 in extendable-output mode, rejection sampling.
-pub fn expand_uniform(
-    seed: &[u8; 32],
-    id: KeyId,
-    digit: usize,
-    modulus_index: usize,
-    q: u64,
-    n: usize,
-) -> Vec<u64> {
-    let mut out = vec![0u64; n];
-    fill_uniform(seed, id, digit, modulus_index, q, &mut out);
-    out
-}
-
-fn fill_uniform(
-    seed: &[u8; 32],
-    id: KeyId,
-    digit: usize,
-    modulus_index: usize,
-    q: u64,
-    out: &mut [u64],
-) {
-    let (tag, arg) = id.to_wire();
-    let mut h = blake3::Hasher::new_keyed(seed);
-    h.update(b"cipherhop evaluation key uniform half v1\0");
-    h.update(&[tag]);
-    h.update(&arg.to_le_bytes());
-    h.update(&(digit as u32).to_le_bytes());
-    h.update(&(modulus_index as u32).to_le_bytes());
-    h.update(&q.to_le_bytes());
-    let mut xof = h.finalize_xof();
-    let mask = u64::MAX >> q.leading_zeros();
-    let mut buffer = [0u8; 4096];
-    let mut filled = 0;
-    while filled < out.len() {
-        xof.fill(&mut buffer);
-        for word in buffer.chunks_exact(8) {
-            let mut b = [0u8; 8];
-            b.copy_from_slice(word);
-            let r = u64::from_le_bytes(b) & mask;
-            if r < q && filled < out.len() {
-                out[filled] = r;
-                filled += 1;
-            }
-        }
-    }
 }
 
 /// Where the evaluator finds its keys.
@@ -392,5 +354,20 @@ impl EvalKeys {
 impl KeySource for EvalKeys {
     fn key(&self, id: KeyId) -> Result<Arc<EvalKey>, CkksError> {
         self.keys.get(&id).cloned().ok_or(CkksError::MissingKey(id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spare_memory_that_the_next_key_cannot_use_is_freed_before_it_is_read() {
+        let mut spare = SpareBuffers(vec![vec![1; 100], vec![2; 110], vec![3; 114], vec![4; 99]]);
+        spare.keep(100, 2);
+        assert_eq!(spare.bytes(), 8 * 210);
+        let mut lens: Vec<usize> = (0..3).map(|_| spare.take(100).capacity()).collect();
+        lens.sort_unstable();
+        assert_eq!((lens, spare.bytes()), (vec![100, 100, 110], 0));
     }
 }

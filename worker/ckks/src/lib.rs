@@ -29,6 +29,7 @@ mod params;
 mod poly;
 mod roots;
 mod switch;
+mod uniform;
 mod wire;
 
 pub use boot::{BootProfile, Bootstrapper, EvalModSetting};
@@ -43,9 +44,7 @@ pub use fused::{BabySums, InputLimb, SumLimb, Turn};
 pub use ifma::emulated_ifma_kernel;
 pub use isa::{Isa, kernel_for};
 pub use kernel::{Kernel, KeyProduct, ScalarKernel};
-pub use keys::{
-    EvalKey, EvalKeys, KeyId, KeySource, KeySpec, SpareBuffers, expand_uniform, expanded_key_size,
-};
+pub use keys::{EvalKey, EvalKeys, KeyId, KeySource, KeySpec, SpareBuffers, expanded_key_size};
 pub use linear::{LinearMap, PreparedMap};
 pub use modular::{Modulus, Shoup, is_prime};
 pub use ntt::NttTable;
@@ -53,6 +52,7 @@ pub use pack::{pack, packed_size, unpack};
 pub use params::{Params, Security, bound_128};
 pub use poly::{Domain, ExtPoly, Poly};
 pub use switch::Digits;
+pub use uniform::expand_uniform;
 pub use wire::{
     CiphertextInfo, KeyInfo, ciphertext_size, inspect, inspect_key, key_size, peek_key,
 };

@@ -6,7 +6,7 @@ use crate::cipher::Ciphertext;
 use crate::context::Context;
 use crate::convert::BaseConverter;
 use crate::error::CkksError;
-use crate::kernel::KeyProduct;
+use crate::kernel::{KeyProduct, Raise};
 use crate::keys::{EvalKey, KeyId};
 use crate::poly::{Domain, ExtPoly, Poly};
 use rayon::prelude::*;
@@ -21,8 +21,16 @@ pub struct Digits {
     pub(crate) raised: Vec<Buffer>,
 }
 
-/// Limbs that one task raises: the source limbs, too many for the nearer caches, are read once for all of them.
-const GROUP: usize = 4;
+/// Most limbs that one task raises or divides: the source limbs, too many for the nearer caches, are read once for
+/// all of them; the results should stay in the last one.
+const GROUP: usize = 6;
+
+/// Limbs per task, so that every thread has as many tasks.
+pub(crate) fn group_size(limbs: usize) -> usize {
+    let threads = rayon::current_num_threads();
+    let rounds = limbs.div_ceil(GROUP * threads).max(1);
+    limbs.div_ceil(rounds * threads).max(1)
+}
 
 /// What is added to one component of a key switch, before its automorphism.
 #[derive(Clone, Copy)]
@@ -33,13 +41,10 @@ pub(crate) enum Addend<'a> {
     Extended(&'a ExtPoly),
 }
 
-/// A polynomial cut into digits, in coefficients.
+/// A polynomial cut into digits, ready for base conversion: see `Kernel::prepare`.
 struct Cut<'a> {
     poly: &'a Poly,
-    /// per limb x_i * (D/d_i)^-1 mod d_i, D the product of the digit's primes
-    hats: Buffer,
-    /// per digit
-    overflow: Buffer,
+    prepared: Vec<Buffer>,
 }
 
 /// A key, how its digits are moved and what is added.
@@ -72,52 +77,49 @@ impl Context {
     fn cut<'a>(&self, poly: &'a Poly) -> Cut<'a> {
         debug_assert_eq!(poly.domain, Domain::Ntt);
         let (n, limbs, alpha) = (poly.n, poly.limbs, self.params().alpha);
-        let digits = limbs.div_ceil(alpha);
-        let mut hats = Buffer::scratch(n * limbs);
-        hats.par_chunks_exact_mut(n)
+        let mut coefficients = Buffer::scratch(n * limbs);
+        coefficients
+            .par_chunks_exact_mut(n)
             .enumerate()
-            .for_each(|(i, hat)| {
-                hat.copy_from_slice(poly.limb(i));
-                self.ntt_inverse(i, hat);
-                let own = self.digit_limbs(limbs, i / alpha);
-                let source = &self.digit_converter(&own).sources[i - own.start];
+            .for_each(|(i, limb)| {
                 self.kernel()
-                    .scale(self.modulus(i), hat, source.hat_inverse);
+                    .ntt_inverse_from(self.table(i), poly.limb(i), limb);
             });
-        let mut overflow = Buffer::scratch(n * digits);
-        for (j, overflow) in overflow.chunks_exact_mut(n).enumerate() {
-            let own = self.digit_limbs(limbs, j);
-            let hats = &hats[own.start * n..own.end * n];
-            self.count_overflow(self.digit_converter(&own), hats, overflow);
-        }
-        Cut {
-            poly,
-            hats,
-            overflow,
-        }
+        let prepared = (0..limbs.div_ceil(alpha))
+            .map(|j| {
+                let own = self.digit_limbs(limbs, j);
+                let limbs: Vec<_> = coefficients[own.start * n..own.end * n]
+                    .chunks_exact(n)
+                    .collect();
+                self.prepare(self.digit_converter(&own), &limbs)
+            })
+            .collect();
+        Cut { poly, prepared }
     }
 
-    /// Overflow counts of a conversion from scaled limbs.
-    pub(crate) fn count_overflow(&self, conv: &BaseConverter, hats: &[u64], overflow: &mut [u64]) {
-        let n = overflow.len();
+    /// Limbs in coefficients, ready for a base conversion.
+    pub(crate) fn prepare(&self, conv: &BaseConverter, limbs: &[&[u64]]) -> Buffer {
+        let n = self.n();
         let len = n.min(1 << 13);
-        overflow
-            .par_chunks_mut(len)
+        let mut prepared = Buffer::scratch((conv.len() + 1) * n);
+        prepared
+            .par_chunks_exact_mut((conv.len() + 1) * len)
             .enumerate()
-            .for_each(|(c, overflow)| {
-                let hats: Vec<_> = hats.chunks_exact(n).map(|h| &h[c * len..]).collect();
-                self.kernel().count_overflow(&conv.sources, &hats, overflow);
+            .for_each(|(c, out)| {
+                let limbs: Vec<_> = limbs.iter().map(|l| &l[c * len..(c + 1) * len]).collect();
+                self.kernel().prepare(&conv.sources, &limbs, out);
             });
+        prepared
     }
 
     /// The limbs from `first` on of every digit, modulo QP and in the NTT domain. A digit's own limbs, which
     /// are those of the polynomial, are left out unless `copy` is set.
     fn raise(&self, cut: &Cut, first: usize, digits: &mut [&mut [u64]], copy: bool) {
         let (n, limbs) = (cut.poly.n, cut.poly.limbs);
-        for (j, raised) in digits.iter_mut().enumerate() {
+        for (j, (raised, prepared)) in digits.iter_mut().zip(&cut.prepared).enumerate() {
             let own = self.digit_limbs(limbs, j);
             let conv = self.digit_converter(&own);
-            let (mut targets, mut outs) = (Vec::new(), Vec::new());
+            let mut targets = Vec::new();
             for (i, out) in (first..).zip(raised.chunks_exact_mut(n)) {
                 if own.contains(&i) {
                     if copy {
@@ -125,24 +127,15 @@ impl Context {
                     }
                 } else {
                     let index = self.ext_index(limbs, i);
-                    targets.push((self.modulus(index), conv.target(index)));
-                    outs.push(out);
+                    targets.push(Raise {
+                        table: self.table(index),
+                        weights: conv.target(index),
+                        out,
+                        finish: None,
+                    });
                 }
             }
-            let hats = &cut.hats[own.start * n..own.end * n];
-            let overflow = &cut.overflow[j * n..(j + 1) * n];
-            self.kernel()
-                .convert_many(&targets, hats, overflow, &mut outs);
-        }
-        // limb by limb, so that the roots of each prime are read once
-        let count = digits.first().map_or(0, |d| d.len() / n);
-        for l in 0..count {
-            for (j, raised) in digits.iter_mut().enumerate() {
-                if !self.digit_limbs(limbs, j).contains(&(first + l)) {
-                    let limb = &mut raised[l * n..(l + 1) * n];
-                    self.ntt_forward(self.ext_index(limbs, first + l), limb);
-                }
-            }
+            self.kernel().raise(prepared, &mut targets);
         }
     }
 
@@ -155,16 +148,17 @@ impl Context {
             .map(|_| Buffer::scratch(n * total))
             .collect();
         let mut groups: Vec<Vec<&mut [u64]>> = Vec::new();
-        groups.resize_with(total.div_ceil(GROUP), Vec::new);
+        let size = group_size(total);
+        groups.resize_with(total.div_ceil(size), Vec::new);
         for digit in &mut raised {
-            for (group, part) in groups.iter_mut().zip(digit.chunks_mut(n * GROUP)) {
+            for (group, part) in groups.iter_mut().zip(digit.chunks_mut(n * size)) {
                 group.push(part);
             }
         }
         groups
             .into_par_iter()
             .enumerate()
-            .for_each(|(g, mut digits)| self.raise(&cut, g * GROUP, &mut digits, true));
+            .for_each(|(g, mut digits)| self.raise(&cut, g * size, &mut digits, true));
         Digits { limbs, raised }
     }
 
@@ -248,12 +242,13 @@ impl Context {
         let digits = limbs.div_ceil(self.params().alpha);
         let mut c0 = ExtPoly::scratch(n, limbs, self.p_len());
         let mut c1 = ExtPoly::scratch(n, limbs, self.p_len());
+        let size = group_size(c0.total());
         c0.data
-            .par_chunks_mut(n * GROUP)
-            .zip(c1.data.par_chunks_mut(n * GROUP))
+            .par_chunks_mut(n * size)
+            .zip(c1.data.par_chunks_mut(n * size))
             .enumerate()
             .for_each(|(g, (c0, c1))| {
-                let first = g * GROUP;
+                let first = g * size;
                 let mut scratch = Buffer::scratch(digits * c0.len());
                 let mut raised: Vec<_> = scratch.chunks_exact_mut(c0.len()).collect();
                 self.raise(&cut, first, &mut raised, false);
@@ -344,14 +339,14 @@ impl Context {
     /// Takes a polynomial in the NTT domain through an automorphism.
     pub(crate) fn permute(&self, poly: &Poly, table: &[u32]) -> Poly {
         let mut out = Poly::scratch(poly.n, poly.limbs, Domain::Ntt);
-        permute_limbs(&poly.data, &mut out.data, table);
+        self.permute_limbs(&poly.data, &mut out.data, table);
         out
     }
 
     /// The same modulo QP.
     pub(crate) fn permute_ext(&self, poly: &ExtPoly, table: &[u32]) -> ExtPoly {
         let mut out = ExtPoly::scratch(poly.n, poly.limbs, poly.total() - poly.limbs);
-        permute_limbs(&poly.data, &mut out.data, table);
+        self.permute_limbs(&poly.data, &mut out.data, table);
         out
     }
 
@@ -382,14 +377,10 @@ impl Context {
                     .sub(self.modulus(self.ext_index(limbs, i)), a, b)
             });
     }
-}
 
-fn permute_limbs(from: &[u64], to: &mut [u64], table: &[u32]) {
-    to.par_chunks_exact_mut(table.len())
-        .zip(from.par_chunks_exact(table.len()))
-        .for_each(|(to, from)| {
-            for (t, &k) in to.iter_mut().zip(table) {
-                *t = from[k as usize];
-            }
-        });
+    fn permute_limbs(&self, from: &[u64], to: &mut [u64], table: &[u32]) {
+        to.par_chunks_exact_mut(table.len())
+            .zip(from.par_chunks_exact(table.len()))
+            .for_each(|(to, from)| self.kernel().permute(table, from, to));
+    }
 }

@@ -293,6 +293,35 @@ fn read_exactly(from: &mut impl Read, out: &mut [u8]) -> Result<(), CkksError> {
         .map_err(|e| CkksError::Unreadable(e.to_string()))
 }
 
+/// Residues read at a time, so that they are unpacked while their bytes are in cache.
+const PIECE: usize = 1 << 14;
+
+/// Reads consecutive limbs; feeds what it reads to `hash` if there is one.
+fn read_limbs(
+    n: usize,
+    moduli: impl Iterator<Item = u64>,
+    from: &mut impl Read,
+    mut hash: Option<&mut Sha256>,
+    out: &mut [u64],
+) -> Result<(), CkksError> {
+    let piece = n.min(PIECE);
+    let mut packed = Vec::new();
+    for ((limb, out), q) in out.chunks_exact_mut(n).enumerate().zip(moduli) {
+        packed.resize(packed_size(piece, q), 0);
+        for (number, out) in out.chunks_exact_mut(piece).enumerate() {
+            read_exactly(from, &mut packed)?;
+            if let Some(hash) = hash.as_deref_mut() {
+                hash.update(&packed);
+            }
+            unpack(&packed, q, out).map_err(|index| CkksError::ResidueOutOfRange {
+                limb,
+                index: number * piece + index,
+            })?;
+        }
+    }
+    Ok(())
+}
+
 /// Reads the key's first bytes only (80 suffice): which key it is, and how many bytes it must have.
 pub fn peek_key(params: &Params, bytes: &[u8]) -> Result<(KeySpec, u64), CkksError> {
     let (spec, need) = parse_key_start(params, &params.digest(), bytes)?;
@@ -342,11 +371,11 @@ impl EvalKey {
         EvalKey::read(ctx, &mut &bytes[..], size, None, &mut spare)
     }
 
-    /// The same from a file of `size` bytes, one digit at a time, so that the bytes and the key are never in
-    /// memory together. Feeds everything it reads to `hash` if there is one, and uses spare memory where it fits.
+    /// The same from a file of `size` bytes, little by little, so that the bytes and the key are never in memory
+    /// together. Feeds everything it reads to `hash` if there is one, and uses spare memory where it fits.
     pub fn read(
         ctx: &Context,
-        from: &mut impl Read,
+        from: &mut (impl Read + Send),
         size: u64,
         mut hash: Option<&mut Sha256>,
         spare: &mut SpareBuffers,
@@ -359,23 +388,17 @@ impl EvalKey {
         if let Some(hash) = hash.as_deref_mut() {
             hash.update(header);
         }
-        let (size, limbs) = packed_limbs(n, key_moduli(params, spec));
         let seed = array(&header, 48);
-        let mut packed = vec![0; size];
+        let limbs = spec.limbs + spec.special_of(params);
         let mut digits = Vec::with_capacity(spec.digits_of(params));
+        spare.keep(limbs * n, 2 * spec.digits_of(params));
         for digit in 0..spec.digits_of(params) {
-            read_exactly(from, &mut packed)?;
-            let mut a = spare.take(limbs.len() * n);
-            let mut b = spare.take(limbs.len() * n);
+            let mut a = spare.take(limbs * n);
+            let mut b = spare.take(limbs * n);
             let hash = hash.as_deref_mut();
             let ((), read) = rayon::join(
                 || EvalKey::fill_uniform_half(ctx, spec, &seed, digit, &mut a),
-                || {
-                    if let Some(hash) = hash {
-                        hash.update(&packed);
-                    }
-                    unpack_limbs(n, &packed, &limbs, &mut b)
-                },
+                || read_limbs(n, key_moduli(params, spec), from, hash, &mut b),
             );
             read?;
             digits.push(KeyDigit { b, a });

@@ -1,8 +1,10 @@
 use super::*;
 use crate::context::Context;
-use crate::keys::{KeyId, expand_uniform};
+use crate::kernel::Raise;
+use crate::keys::KeyId;
 use crate::params::Params;
 use crate::poly::{Domain, ExtPoly, Poly};
+use crate::uniform::expand_uniform;
 use num_bigint::BigInt;
 use std::sync::Arc;
 
@@ -10,15 +12,20 @@ fn context() -> Arc<Context> {
     Context::new(Params::by_name("n10-INSECURE").unwrap()).unwrap()
 }
 
-/// Scaled limbs and overflow counts, as a conversion takes them.
-fn prepare(ctx: &Context, conv: &BaseConverter, limbs: &[Vec<u64>]) -> (Vec<u64>, Vec<u64>) {
-    let mut hats = limbs.concat();
-    for (hat, source) in hats.chunks_exact_mut(ctx.n()).zip(&conv.sources) {
-        ctx.kernel().scale(&source.modulus, hat, source.hat_inverse);
-    }
-    let mut overflow = vec![0; ctx.n()];
-    ctx.count_overflow(conv, &hats, &mut overflow);
-    (hats, overflow)
+/// One target of a conversion, back in coefficients.
+fn convert(ctx: &Context, conv: &BaseConverter, limbs: &[Vec<u64>], index: usize) -> Vec<u64> {
+    let limbs: Vec<&[u64]> = limbs.iter().map(|l| &l[..]).collect();
+    let prepared = ctx.prepare(conv, &limbs);
+    let mut out = vec![0; ctx.n()];
+    let target = Raise {
+        table: ctx.table(index),
+        weights: conv.target(index),
+        out: &mut out,
+        finish: None,
+    };
+    ctx.kernel().raise(&prepared, &mut [target]);
+    ctx.ntt_inverse(index, &mut out);
+    out
 }
 
 fn residues(ctx: &Context, index: usize, salt: u8) -> Vec<u64> {
@@ -76,11 +83,9 @@ fn conversion_is_the_centred_integer_exactly() {
         let conv = BaseConverter::new(&moduli, &sources);
         let limbs: Vec<Vec<u64>> = sources.iter().map(|&s| residues(&ctx, s, 1)).collect();
         let exact = centred(&ctx, &sources, &limbs);
-        let (hats, overflow) = prepare(&ctx, &conv, &limbs);
         for index in [0, 3, 9, 20, 28, 30, 36] {
-            let mut out = vec![0; ctx.n()];
-            let (m, weights) = (ctx.modulus(index), conv.target(index));
-            ctx.kernel().convert(m, weights, &hats, &overflow, &mut out);
+            let m = ctx.modulus(index);
+            let out = convert(&ctx, &conv, &limbs, index);
             for (k, (got, x)) in out.iter().zip(&exact).enumerate() {
                 assert_eq!(
                     *got,
@@ -108,13 +113,10 @@ fn next_to_a_tie_either_representative_may_come_out_but_no_other() {
         .map(|&s| BigInt::from(ctx.modulus(s).value()))
         .product();
     let upper: BigInt = (&d + 1) / 2;
-    let (hats, overflow) = prepare(&ctx, &conv, &limbs);
     let residues: Vec<u64> = [10, 20, 30]
         .iter()
         .map(|&index| {
-            let mut out = vec![0; ctx.n()];
-            let (m, weights) = (ctx.modulus(index), conv.target(index));
-            ctx.kernel().convert(m, weights, &hats, &overflow, &mut out);
+            let out = convert(&ctx, &conv, &limbs, index);
             assert!(out.iter().all(|x| *x == out[0]));
             out[0]
         })

@@ -1,28 +1,94 @@
-//! Sums of products and base conversion on f64 vectors. A product of canonical residues comes out below
-//! 0.875q in absolute value, so eight of them and a reduced sum stay below 8q.
+//! Sums of products and elementwise operations on f64 vectors.
 
-use super::{Field, load};
+use super::permute::gather;
+use super::vector::{Native, Vectors};
+use super::wide::{LANES, Lanes, Sums, Wide16};
+use super::{Field, SMALL, load};
+use crate::modular::Modulus;
 use pulp::NullaryFnOnce;
 
 const TILE: usize = 512;
+/// A product of canonical residues is below 0.875q in absolute value, so eight and a reduced sum stay below 8q.
 const TERMS_PER_REDUCTION: usize = 8;
 
 /// out = sum x * y, y possibly shorter than out.
 pub(super) struct Dot<'a> {
+    pub(super) native: Native,
     pub(super) field: Field,
     pub(super) out: &'a mut [u64],
     pub(super) terms: &'a [(&'a [u64], &'a [u64])],
 }
 
-/// acc += x * y with y repeated in runs of R (a fixed length that vectorises).
+/// Products that are summed without a reduction, and where their sum starts, modulo a prime below `SMALL`: the sum is below
+/// 2^92, which is the constant, the unit 2^40, the low part at most 2^45. Modulo others: below 2^102, which is the
+/// constant, the unit 2^50, the low part at most 2^51.
+const LONG: (usize, f64) = (64, f64::from_bits(0x45B0_0000_0000_0000));
+const SHORT: (usize, f64) = (4, f64::from_bits(0x4650_0000_0000_0000));
+
+/// Sixteen values of y from entry `at` on, each value R times, or `repeat` times if R is 0.
 #[inline(always)]
-fn accumulate_runs<const R: usize>(f: Field, acc: &mut [f64], x: &[u64], y: &[u64]) {
-    let runs = acc.as_chunks_mut::<R>().0.iter_mut();
-    for ((acc, x), y) in runs.zip(x.as_chunks::<R>().0).zip(y) {
-        let y = load(*y);
-        for (a, x) in acc.iter_mut().zip(x) {
-            *a += f.mul(load(*x), y);
+fn spread<const R: usize>(f: Wide16, y: &[u64], at: usize, repeat: usize) -> Lanes {
+    let at = at / if R == 0 { repeat } else { R };
+    let one = |i: usize| f.s.splat(load(y[at + i]));
+    match R {
+        1 => match y[at..].first_chunk() {
+            Some(y) => f.integers(y),
+            None => f.all(0.0),
+        },
+        4 => [one(0), one(1), one(2), one(3)],
+        8 => {
+            let (a, b) = (one(0), one(1));
+            [a, a, b, b]
         }
+        2 => {
+            let y: [f64; LANES] = std::array::from_fn(|i| load(y[at + i / 2]));
+            f.floats(&y)
+        }
+        _ => [one(0); 4],
+    }
+}
+
+/// Terms that are read side by side.
+const TERMS: usize = 4;
+
+/// Adds K terms, whose second operands repeat alike, to the sums of a tile that begins at `start`.
+#[inline(always)]
+fn dot_terms<const K: usize, const R: usize>(
+    f: Wide16,
+    terms: &[(&[u64], &[u64])],
+    (repeat, start): (usize, usize),
+    sums: &mut [[[f64; LANES]; 2]],
+) {
+    let x: [&[[u64; LANES]]; K] = std::array::from_fn(|i| {
+        let x = &terms[i].0[start..start + sums.len() * LANES];
+        x.as_chunks().0
+    });
+    let y: [&[u64]; K] = std::array::from_fn(|i| terms[i].1);
+    for (k, [high, low]) in sums.iter_mut().enumerate() {
+        let mut sum = Sums::resume([f.floats(high), f.floats(low)]);
+        for i in 0..K {
+            let y = spread::<R>(f, y[i], start + k * LANES, repeat);
+            sum.add(f.s, f.integers(&x[i][k]), y);
+        }
+        let [h, l] = sum.parts();
+        f.put_floats(h, high);
+        f.put_floats(l, low);
+    }
+}
+
+#[inline(always)]
+fn dot_repeated<const R: usize>(
+    f: Wide16,
+    terms: &[(&[u64], &[u64])],
+    at: (usize, usize),
+    sums: &mut [[[f64; LANES]; 2]],
+) {
+    let (many, rest) = terms.as_chunks::<TERMS>();
+    for terms in many {
+        dot_terms::<TERMS, R>(f, terms, at, sums);
+    }
+    for terms in rest.chunks(1) {
+        dot_terms::<1, R>(f, terms, at, sums);
     }
 }
 
@@ -31,46 +97,36 @@ impl NullaryFnOnce for Dot<'_> {
 
     #[inline(always)]
     fn call(self) {
-        let Dot {
-            field: f,
-            out,
-            terms,
-        } = self;
-        let n = out.len();
-        let mut acc = [0.0f64; TILE];
-        for (tile, out) in out.chunks_mut(TILE).enumerate() {
-            let (start, acc) = (tile * TILE, &mut acc[..out.len()]);
-            acc.fill(0.0);
-            for group in terms.chunks(TERMS_PER_REDUCTION) {
-                for (x, y) in group {
-                    let x = &x[start..start + acc.len()];
-                    let repeat = n / y.len();
-                    let y = &y[start / repeat..];
+        let f = Wide16::new(self.native, self.field);
+        let (most, start) = if self.field.q < SMALL { LONG } else { SHORT };
+        let n = self.out.len();
+        let mut all = [[[0.0; LANES]; 2]; TILE / LANES];
+        for (tile, out) in self.out.chunks_mut(TILE).enumerate() {
+            let out = out.as_chunks_mut::<LANES>().0;
+            let sums = &mut all[..out.len()];
+            let mut totals = [[0.0; LANES]; TILE / LANES];
+            for terms in self.terms.chunks(most) {
+                sums.fill([[start; LANES], [0.0; LANES]]);
+                for terms in terms.chunk_by(|(_, a), (_, b)| a.len() == b.len()) {
+                    let repeat = n / terms[0].1.len();
+                    let at = (repeat, tile * TILE);
                     match repeat {
-                        1 => {
-                            for ((a, x), y) in acc.iter_mut().zip(x).zip(y) {
-                                *a += f.mul(load(*x), load(*y));
-                            }
-                        }
-                        4 if acc.len() % 4 == 0 => accumulate_runs::<4>(f, acc, x, y),
-                        8 if acc.len() % 8 == 0 => accumulate_runs::<8>(f, acc, x, y),
-                        _ => {
-                            let run = repeat.min(acc.len());
-                            for ((a, x), y) in acc.chunks_mut(run).zip(x.chunks(run)).zip(y) {
-                                let y = load(*y);
-                                for (a, x) in a.iter_mut().zip(x) {
-                                    *a += f.mul(load(*x), y);
-                                }
-                            }
-                        }
+                        1 => dot_repeated::<1>(f, terms, at, sums),
+                        2 => dot_repeated::<2>(f, terms, at, sums),
+                        4 => dot_repeated::<4>(f, terms, at, sums),
+                        8 => dot_repeated::<8>(f, terms, at, sums),
+                        _ => dot_repeated::<0>(f, terms, at, sums),
                     }
                 }
-                for a in acc.iter_mut() {
-                    *a = f.reduce(*a);
+                for ([high, low], total) in sums.iter().zip(&mut totals) {
+                    // the high part is below 1.5q, with two reduced sums below 3q
+                    let high = f.high(f.floats(high), start);
+                    let sum = f.add(high, f.reduce(f.floats(low)));
+                    f.put_floats(f.reduce(f.add(f.floats(total), sum)), total);
                 }
             }
-            for (o, a) in out.iter_mut().zip(acc.iter()) {
-                *o = f.canonical(*a);
+            for (total, out) in totals.iter().zip(out) {
+                f.put(f.canonical(f.floats(total)), out);
             }
         }
     }
@@ -78,6 +134,7 @@ impl NullaryFnOnce for Dot<'_> {
 
 /// Two sums of products that share their permuted first operands.
 pub(super) struct DotPermuted<'a> {
+    pub(super) native: Native,
     pub(super) field: Field,
     pub(super) out0: &'a mut [u64],
     pub(super) out1: &'a mut [u64],
@@ -100,9 +157,7 @@ impl NullaryFnOnce for DotPermuted<'_> {
             acc0.fill(0.0);
             acc1.fill(0.0);
             for (i, ((x, y0), (_, y1))) in self.terms0.iter().zip(self.terms1).enumerate() {
-                for (g, &k) in gathered.iter_mut().zip(table) {
-                    *g = x[k as usize];
-                }
+                gather(self.native, &mut gathered[..table.len()], table, x);
                 let factors = y0[range.clone()].iter().zip(&y1[range.clone()]);
                 let sums = acc0.iter_mut().zip(&mut acc1);
                 for (((a0, a1), x), (y0, y1)) in sums.zip(&gathered).zip(factors) {
@@ -122,6 +177,38 @@ impl NullaryFnOnce for DotPermuted<'_> {
             }
             for (o, a) in out1.iter_mut().zip(&acc1) {
                 *o = f.canonical(*a);
+            }
+        }
+    }
+}
+
+/// Residues of signed integers.
+pub(super) struct Residues<'a> {
+    pub(super) modulus: &'a Modulus,
+    pub(super) x: &'a [i64],
+    pub(super) out: &'a mut [u64],
+}
+
+impl NullaryFnOnce for Residues<'_> {
+    type Output = ();
+
+    /// Integers of less than 52 bits are f64 next to 1.5 * 2^52 when put into its mantissa.
+    #[inline(always)]
+    fn call(self) {
+        const MIDDLE: f64 = 1.5 * super::MAGIC;
+        const HALF: i64 = 1 << 51;
+        let f = Field::new(self.modulus);
+        for (out, x) in self.out.chunks_mut(TILE).zip(self.x.chunks(TILE)) {
+            let large = x.iter().fold(0, |a, x| a | x.wrapping_add(HALF) as u64);
+            if large >> 52 == 0 {
+                for (o, x) in out.iter_mut().zip(x) {
+                    let bits = (MIDDLE.to_bits() as i64).wrapping_add(*x);
+                    *o = f.canonical(f64::from_bits(bits as u64) - MIDDLE);
+                }
+            } else {
+                for (o, x) in out.iter_mut().zip(x) {
+                    *o = self.modulus.from_i64(*x);
+                }
             }
         }
     }

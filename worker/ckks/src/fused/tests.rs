@@ -1,9 +1,10 @@
 use super::*;
 use crate::fma::FmaKernel;
 use crate::kernel::{Kernel, ScalarKernel};
-use crate::keys::{KeyId, expand_uniform};
+use crate::keys::KeyId;
 use crate::ntt::automorphism_table;
 use crate::params::Params;
+use crate::uniform::expand_uniform;
 
 /// Uniform and extreme limbs.
 fn limb(q: u64, n: usize, number: usize) -> Vec<u64> {

@@ -3,10 +3,11 @@
 use super::*;
 use crate::ifma::emulated_ifma_kernel;
 use crate::isa::{Isa, kernel_for};
-use crate::keys::{KeyId, expand_uniform};
+use crate::keys::KeyId;
 use crate::modular::is_prime;
 use crate::ntt::automorphism_table;
 use crate::params::Params;
+use crate::uniform::expand_uniform;
 use std::sync::Arc;
 
 /// The kernels of this processor, and the one that can be emulated.
@@ -371,6 +372,153 @@ fn overflow_counts_agree_with_the_reference_next_to_ties_too() {
             let mut got = vec![98; n];
             k.count_overflow(&conv.sources, &hats, &mut got);
             assert_eq!(got, want, "{}: sources {sources:?}", k.name());
+        }
+    }
+}
+
+#[test]
+fn raised_limbs_agree_with_the_reference() {
+    let p = Params::by_name("n16-128").unwrap();
+    let mut moduli: Vec<u64> = p.q.iter().chain(&p.p).copied().collect();
+    moduli.extend(&primes()[4..]);
+    let moduli: Vec<Modulus> = moduli.iter().map(|&q| Modulus::new(q).unwrap()).collect();
+    for n in [128, 1024, 2048] {
+        let table = |&m: &Modulus| NttTable::new(m, n).unwrap();
+        let tables: Vec<NttTable> = moduli.iter().map(table).collect();
+        for sources in [
+            vec![0],
+            vec![3, 4],
+            vec![37, 1, 38, 28, 39],
+            (0..8).collect(),
+            (21..29).collect(),
+            (29..37).chain([7]).collect::<Vec<_>>(),
+        ] {
+            let conv = crate::convert::BaseConverter::new(&moduli, &sources);
+            for edge in 0..4 {
+                let limb = |(i, c): (usize, &SourceConstants)| {
+                    let q = c.modulus.value();
+                    let mut x = match edge {
+                        0 => uniform(q, n, i as u8),
+                        1 => vec![q / 2; n],
+                        2 => vec![q / 2 + 1; n],
+                        _ => vec![q - 1; n],
+                    };
+                    // integers next to 0 and to the two ties
+                    x[..6].copy_from_slice(&[0, 1, q - 1, q - 2, q / 2, q / 2 + 1]);
+                    x
+                };
+                let limbs: Vec<Vec<u64>> = conv.sources.iter().enumerate().map(limb).collect();
+                let limbs: Vec<&[u64]> = limbs.iter().map(|l| &l[..]).collect();
+                let all = |k: &dyn Kernel| {
+                    let mut prepared = vec![1; n * (sources.len() + 1)];
+                    k.prepare(&conv.sources, &limbs, &mut prepared);
+                    let mut outs = vec![vec![1; n]; tables.len()];
+                    let mut targets: Vec<Raise> = Vec::new();
+                    for (t, out) in outs.iter_mut().enumerate() {
+                        let m = tables[t].modulus();
+                        let x = limbs[t % limbs.len()];
+                        targets.push(Raise {
+                            table: &tables[t],
+                            weights: conv.target(t),
+                            out,
+                            // residues of a smaller modulus are residues
+                            finish: (x.iter().max() < Some(&m.value()) && t % 2 == 0)
+                                .then(|| (x, m.shoup(m.value() / 3))),
+                        });
+                    }
+                    k.raise(&prepared, &mut targets);
+                    outs
+                };
+                let want = all(&ScalarKernel);
+                for k in kernels() {
+                    assert!(
+                        all(&*k) == want,
+                        "{}: n {n} sources {sources:?} edge {edge}",
+                        k.name()
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn inverse_transforms_from_elsewhere_are_those_in_place() {
+    for q in primes() {
+        for log_n in [3, 4, 5, 10, 13] {
+            let n = 1 << log_n;
+            let table = NttTable::new(Modulus::new(q).unwrap(), n).unwrap();
+            for x in inputs(q, n) {
+                let mut want = x.clone();
+                ScalarKernel.ntt_inverse(&table, &mut want);
+                for k in kernels() {
+                    let mut out = vec![7; n];
+                    k.ntt_inverse_from(&table, &x, &mut out);
+                    assert_eq!(out, want, "{}: q {q} n {n}", k.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn automorphisms_move_the_entries_of_the_table() {
+    for n in [4, 8, 16, 1024] {
+        let x: Vec<u64> = (0..n as u64).map(|i| i * 3 + 1).collect();
+        for galois in (1..2 * n).step_by(if n > 16 { 38 } else { 2 }) {
+            let table = automorphism_table(n, galois);
+            let want: Vec<u64> = table.iter().map(|&k| x[k as usize]).collect();
+            for k in kernels() {
+                let mut out = vec![0; n];
+                k.permute(&table, &x, &mut out);
+                assert_eq!(out, want, "{}: n {n} galois {galois}", k.name());
+            }
+        }
+    }
+}
+
+/// Inputs that make the sums of a key product and of a fused pass as large as they get.
+#[test]
+fn the_largest_key_products_agree_with_the_reference() {
+    for q in primes() {
+        let m = Modulus::new(q).unwrap();
+        let (n, top) = (512, vec![q - 1; 512]);
+        for terms in 0..=5 {
+            let all = vec![(&top[..], &top[..], &top[..]); terms];
+            let product = KeyProduct {
+                table: None,
+                terms: &all,
+                addends: [Some((&top[..], m.shoup(q - 1))); 2],
+            };
+            let sums = |k: &dyn Kernel| {
+                let (mut a, mut b) = (vec![1; n], vec![2; n]);
+                k.key_product(&m, &mut a, &mut b, &product);
+                (a, b)
+            };
+            let want = sums(&ScalarKernel);
+            for k in kernels() {
+                assert_eq!(sums(&*k), want, "{}: q {q} terms {terms}", k.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn residues_of_signed_integers_agree_with_the_reference() {
+    for q in primes() {
+        let m = Modulus::new(q).unwrap();
+        for top in [1 << 20, (1 << 51) - 1, 1 << 51, 1 << 52, i64::MAX] {
+            let mut x: Vec<i64> = uniform(q, 700, 3).iter().map(|&x| x as i64 % top).collect();
+            for (i, x) in x.iter_mut().enumerate().filter(|(i, _)| i % 3 == 0) {
+                *x = [0, -1, top - 1, -top, -*x][i % 5];
+            }
+            let mut want = vec![1; x.len()];
+            ScalarKernel.residues(&m, &x, &mut want);
+            for k in kernels() {
+                let mut out = vec![2; x.len()];
+                k.residues(&m, &x, &mut out);
+                assert_eq!(out, want, "{}: q {q} top {top}", k.name());
+            }
         }
     }
 }

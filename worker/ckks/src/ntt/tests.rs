@@ -1,8 +1,9 @@
 use super::*;
 use crate::context::Context;
 use crate::kernel::{Kernel, ScalarKernel};
-use crate::keys::{KeyId, expand_uniform};
+use crate::keys::KeyId;
 use crate::params::Params;
+use crate::uniform::expand_uniform;
 
 fn residues(q: u64, n: usize, salt: u8) -> Vec<u64> {
     expand_uniform(&[salt; 32], KeyId::Relin, 0, 0, q, n)

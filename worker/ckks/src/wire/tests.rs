@@ -1,5 +1,5 @@
 use super::*;
-use crate::keys::expand_uniform;
+use crate::uniform::expand_uniform;
 use std::sync::Arc;
 
 fn context() -> Arc<Context> {
