@@ -12,15 +12,6 @@ use rand::rngs::SysRng;
 
 use crate::store::Role;
 
-/// Every role.
-const ROLES: [Role; 5] = [
-    Role::Invite,
-    Role::Volunteer,
-    Role::Owner,
-    Role::Admin,
-    Role::Observer,
-];
-
 /// Lower-case name of a role, as in a token's prefix.
 pub const fn role_name(role: Role) -> &'static str {
     match role {
@@ -90,7 +81,7 @@ impl FromStr for Token {
     fn from_str(text: &str) -> Result<Token, ParseTokenError> {
         let rest = text.strip_prefix("cipherhop_").ok_or(ParseTokenError)?;
         let (role, secret) = rest.split_once('_').ok_or(ParseTokenError)?;
-        let role = ROLES
+        let role = Role::ALL
             .into_iter()
             .find(|r| role_name(*r) == role)
             .ok_or(ParseTokenError)?;
@@ -113,7 +104,7 @@ mod tests {
 
     #[test]
     fn tokens_differ_parse_back_and_name_their_role() {
-        for role in ROLES {
+        for role in Role::ALL {
             let (a, b) = (
                 Token::generate(role).unwrap(),
                 Token::generate(role).unwrap(),

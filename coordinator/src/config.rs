@@ -6,7 +6,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::blobs::LocalLimits;
+use crate::database::DatabaseUrl;
 use crate::domain::chain::Policy;
+use crate::domain::trust::ProbeOdds;
 
 /// Everything `serve` can be told in a file.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
@@ -16,10 +18,14 @@ pub struct Config {
     pub volunteers: Volunteers,
     /// Leases and retries of chains created from now on.
     pub leases: Leases,
+    /// The database.
+    pub database: DatabaseSettings,
     /// Blob storage.
     pub blobs: BlobSettings,
     /// The gRPC server.
     pub server: Server,
+    /// How often a caller may call.
+    pub limits: Limits,
 }
 
 /// How volunteers are treated.
@@ -30,13 +36,23 @@ pub struct Volunteers {
     pub sync_seconds: u32,
     /// Golden digests of the self-test that are let in (hexadecimal); empty: every one.
     pub golden_digests: Vec<String>,
+    /// Take only devices that sign their results.
+    pub require_device_keys: bool,
+    /// Share of known-answer hops in the work of devices that are not trusted yet, in thousandths.
+    pub probe_fresh_permille: u32,
+    /// The same for trusted devices.
+    pub probe_trusted_permille: u32,
 }
 
 impl Default for Volunteers {
     fn default() -> Self {
+        let odds = ProbeOdds::default();
         Volunteers {
             sync_seconds: 30,
             golden_digests: Vec::new(),
+            require_device_keys: false,
+            probe_fresh_permille: odds.fresh_permille,
+            probe_trusted_permille: odds.trusted_permille,
         }
     }
 }
@@ -96,6 +112,27 @@ impl Leases {
     }
 }
 
+/// The database.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DatabaseSettings {
+    /// PostgreSQL database, postgres://USER@HOST/DATABASE; without it SQLite in the data folder. A password is better
+    /// kept in the environment (PGPASSWORD) or a passfile. A direct connection, no pooler: locks belong to sessions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<DatabaseUrl>,
+    /// Most connections to PostgreSQL, beside two that the process keeps for itself.
+    pub connections: u32,
+}
+
+impl Default for DatabaseSettings {
+    fn default() -> Self {
+        DatabaseSettings {
+            url: None,
+            connections: 16,
+        }
+    }
+}
+
 /// Blob storage.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
@@ -112,6 +149,10 @@ pub struct BlobSettings {
     pub commit_every_bytes: u64,
     /// A blob stream without a byte for so long is ended, seconds.
     pub idle_seconds: u64,
+    /// Bytes under a digest that no row speaks of, left by a crash, are removed after so long, seconds.
+    pub orphan_seconds: u64,
+    /// An upload that nobody goes on with is given up after so long, seconds.
+    pub abandoned_upload_seconds: u64,
 }
 
 impl Default for BlobSettings {
@@ -124,6 +165,8 @@ impl Default for BlobSettings {
             max_trace_bytes: 16 << 20,
             commit_every_bytes: 16 << 20,
             idle_seconds: 60,
+            orphan_seconds: 24 * 3600,
+            abandoned_upload_seconds: 7 * 24 * 3600,
         }
     }
 }
@@ -152,6 +195,14 @@ pub struct Server {
     pub shutdown_seconds: u64,
     /// Time between keep-alive pings on an idle connection, seconds.
     pub keepalive_seconds: u64,
+    /// The server's certificate (PEM, its issuers after it); without it the server speaks plaintext.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_certificate: Option<PathBuf>,
+    /// The key of the certificate (PEM).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_key: Option<PathBuf>,
+    /// Allow plaintext on an address that is not loopback, for example behind a proxy that speaks TLS.
+    pub allow_plaintext: bool,
 }
 
 impl Default for Server {
@@ -159,6 +210,34 @@ impl Default for Server {
         Server {
             shutdown_seconds: 5,
             keepalive_seconds: 20,
+            tls_certificate: None,
+            tls_key: None,
+            allow_plaintext: false,
+        }
+    }
+}
+
+/// Rate limits. Finished work is never limited. 0 calls per second: no limit.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Calls of one token in the long run: looking, administration, asking for work.
+    pub calls_per_second: u32,
+    /// Calls of one token at once, after a pause.
+    pub calls_burst: u32,
+    /// Calls without a good token (Hello, Enroll, wrong tokens) from one address in the long run.
+    pub unknown_per_second: u32,
+    /// Calls without a good token from one address at once, after a pause.
+    pub unknown_burst: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            calls_per_second: 50,
+            calls_burst: 500,
+            unknown_per_second: 5,
+            unknown_burst: 100,
         }
     }
 }
@@ -233,6 +312,14 @@ impl Config {
             ("blobs.max_trace_bytes", self.blobs.max_trace_bytes),
             ("blobs.commit_every_bytes", self.blobs.commit_every_bytes),
             ("blobs.idle_seconds", self.blobs.idle_seconds),
+            ("blobs.orphan_seconds", self.blobs.orphan_seconds),
+            (
+                "blobs.abandoned_upload_seconds",
+                self.blobs.abandoned_upload_seconds,
+            ),
+            ("database.connections", self.database.connections.into()),
+            ("limits.calls_burst", self.limits.calls_burst.into()),
+            ("limits.unknown_burst", self.limits.unknown_burst.into()),
             ("server.keepalive_seconds", self.server.keepalive_seconds),
         ];
         for (key, value) in positive {
@@ -242,6 +329,29 @@ impl Config {
                     problem: "must be above 0".into(),
                 });
             }
+        }
+        for (key, value) in [
+            (
+                "volunteers.probe_fresh_permille",
+                self.volunteers.probe_fresh_permille,
+            ),
+            (
+                "volunteers.probe_trusted_permille",
+                self.volunteers.probe_trusted_permille,
+            ),
+        ] {
+            if value > 500 {
+                return Err(ConfigError::Value {
+                    key,
+                    problem: "must be at most 500: half of the work".into(),
+                });
+            }
+        }
+        if self.server.tls_certificate.is_some() != self.server.tls_key.is_some() {
+            return Err(ConfigError::Value {
+                key: "server.tls_certificate",
+                problem: "server.tls_certificate and server.tls_key go together".into(),
+            });
         }
         for digest in &self.volunteers.golden_digests {
             digest
@@ -291,6 +401,12 @@ mod tests {
                 .unwrap_err()
                 .to_string()
                 .contains("golden_digests")
+        );
+        assert!(
+            load("[server]\ntls_key = 'server.key'")
+                .unwrap_err()
+                .to_string()
+                .contains("tls_certificate")
         );
         let missing = Config::load(Some(Path::new("/nonexistent.toml"))).unwrap_err();
         assert!(missing.to_string().contains("/nonexistent.toml"));

@@ -122,6 +122,7 @@ async fn i5_acknowledged_bytes_and_submits_survive_kill_9() {
             upload_id: upload_id.to_vec(),
             offset: from as u64,
             data: out[from..to].to_vec(),
+            ..Default::default()
         }])
     };
     let answer = ada

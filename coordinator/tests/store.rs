@@ -8,12 +8,20 @@ mod world;
 mod blobs;
 #[path = "store/chains.rs"]
 mod chains;
+#[path = "store/late.rs"]
+mod late;
 #[path = "store/leases.rs"]
 mod leases;
 #[path = "store/people.rs"]
 mod people;
+#[path = "store/replicas.rs"]
+mod replicas;
 #[path = "store/restart.rs"]
 mod restart;
+#[path = "store/schema.rs"]
+mod schema;
+#[path = "store/trust.rs"]
+mod trust;
 #[path = "store/verification.rs"]
 mod verification;
 
@@ -36,6 +44,17 @@ macro_rules! suite {
                 }
             )+)+
         }
+
+        mod postgres {
+            $($(
+                #[tokio::test]
+                async fn $test() {
+                    if let Some(world) = super::world::World::postgres().await {
+                        super::$module::$test(world).await;
+                    }
+                }
+            )+)+
+        }
     };
 }
 
@@ -44,12 +63,16 @@ suite! {
         a_token_is_known_by_its_hash_until_it_is_revoked,
         enrolling_twice_with_one_nonce_gives_one_device_and_the_newest_token,
         only_a_living_invite_enrols,
+        a_device_keeps_one_key_and_its_invites_scope,
+        a_signature_is_kept_with_the_submit_it_belongs_to,
+        an_audit_entry_gets_its_outcome_once,
         a_quarantined_device_gets_no_work_and_loses_its_leases,
         three_refuted_results_in_a_row_put_a_device_into_quarantine;
     blobs:
         an_upload_goes_from_reserved_to_complete_and_keeps_its_offset,
         i5_an_acknowledged_offset_never_shrinks,
         two_accounts_upload_one_digest_apart_and_one_completion_ends_both,
+        completions_of_one_digest_at_once_do_not_stand_in_each_others_way,
         a_lying_size_is_refused;
     chains:
         creating_the_same_chain_again_changes_nothing,
@@ -82,6 +105,10 @@ suite! {
         release_gives_the_hop_back_unharmed,
         a_hop_that_failed_waits_before_it_is_handed_out,
         hops_that_usually_take_long_get_a_later_deadline;
+    late:
+        two_lone_volunteers_do_not_wait_for_each_other_for_ever,
+        a_device_too_slow_for_the_deadline_is_told_before_it_claims,
+        a_restarted_worker_and_the_coordinator_compare_what_they_hold;
     verification:
         two_equal_results_verify_the_hop_and_open_the_next,
         i9_a_tie_waits_for_a_third_account,
@@ -97,25 +124,35 @@ suite! {
         a_late_result_after_verification_is_unneeded_or_wrong,
         i1_i2_a_chain_runs_to_its_end_with_one_archive_row_per_hop,
         importing_the_digest_judges_waiting_results;
+    trust:
+        a_trusted_device_mostly_passes_alone_and_one_mismatch_ends_that,
+        what_a_device_passed_alone_is_run_again_when_it_loses_its_trust,
+        a_refuted_recheck_begins_a_new_generation,
+        known_answer_hops_look_like_work_and_tell_honest_devices_from_others,
+        a_dropped_archived_digest_lets_the_refuted_accounts_decide,
+        an_operator_invalidates_a_verified_hop,
+        i9_a_referee_refutes_one_result_and_leaves_the_other_standing;
     restart:
         i5_everything_acknowledged_is_there_after_a_restart,
         i3_a_transaction_that_fails_leaves_nothing,
-        events_are_written_with_the_change_they_tell_of;
+        events_are_written_with_the_change_they_tell_of,
+        text_with_a_nul_is_kept_without_it,
+        many_claims_at_once_hand_no_hop_to_two_who_should_not_have_it;
 }
 
-mod sqlite_only {
+mod sql_only {
     #[tokio::test]
-    async fn i1_i2_i3_i6_i10_the_schema_itself_refuses_broken_rows() {
-        super::restart::schema_refuses_broken_rows().await;
+    async fn i1_i2_i3_i6_i10_the_schema_itself_refuses_broken_rows_sqlite() {
+        super::restart::sqlite_refuses_broken_rows().await;
+    }
+
+    #[tokio::test]
+    async fn i1_i2_i3_i6_i10_the_schema_itself_refuses_broken_rows_postgres() {
+        super::restart::postgres_refuses_broken_rows().await;
     }
 
     #[tokio::test]
     async fn migrating_twice_changes_nothing() {
         super::restart::migrating_twice_changes_nothing().await;
-    }
-
-    #[tokio::test]
-    async fn many_claims_at_once_hand_no_hop_to_two_who_should_not_have_it() {
-        super::restart::many_claims_at_once().await;
     }
 }

@@ -3,9 +3,12 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../worker/ckks/examples/clock/mod.rs"]
+mod clock;
 mod common;
 
 use cipherhop_ckks::*;
+use clock::cpu_seconds;
 use common::*;
 use std::sync::Arc;
 
@@ -32,16 +35,6 @@ struct Row {
     real: BootProfile,
     /// processor seconds of the real and of the complex bootstrap
     seconds: [f64; 2],
-}
-
-/// Processor seconds of all threads so far, so that a busy machine does not spoil the figures (Linux).
-fn cpu_seconds() -> f64 {
-    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten();
-    let nanoseconds = |task: std::fs::DirEntry| {
-        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
-        text.split(' ').next()?.parse::<f64>().ok()
-    };
-    tasks.flatten().filter_map(nanoseconds).sum::<f64>() * 1e-9
 }
 
 fn print(rows: &[Row], params: &Params) {

@@ -32,6 +32,9 @@ struct Coordinator {
 async fn coordinator(dir: &Path) -> Coordinator {
     std::fs::create_dir_all(dir).unwrap();
     let mut config = Config::default();
+    // the hops come in order, without a known-answer hop in between
+    config.volunteers.probe_fresh_permille = 0;
+    config.volunteers.probe_trusted_permille = 0;
     config.blobs.headroom_bytes = 0;
     let store = open_sqlite(&dir.join("coordinator.db")).await.unwrap();
     let blobs = LocalBlobs::open(&dir.join("blobs"), config.blobs.local_limits()).unwrap();
@@ -72,6 +75,7 @@ impl Coordinator {
         let request = v1::CreateTokenRequest {
             role: role.into(),
             account: account.into(),
+            ..Default::default()
         };
         self.connect(Some(&self.admin))
             .admin()
@@ -89,6 +93,7 @@ impl Coordinator {
             display_name: name.into(),
             nonce: Nonce::generate().to_vec(),
             worker_version: "test".into(),
+            ..Default::default()
         };
         let token = self
             .connect(None)
@@ -139,6 +144,7 @@ async fn hand_in(volunteer: &Connection, hop: u32, output: &[u8]) -> Outcome {
         trace_digest: Digest::of(&trace).to_vec(),
         trace_size: trace.len() as u64,
         compute_seconds: 1.0,
+        ..Default::default()
     };
     let first = volunteer
         .volunteer()

@@ -2,9 +2,12 @@
 //! not depend on threads or on interruptions.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+#[path = "../../worker/ckks/examples/clock/mod.rs"]
+mod clock;
 #[path = "../../worker/hop/tests/support/chain.rs"]
 mod support;
 
+use clock::cpu_seconds;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,24 +35,6 @@ struct Setup {
     cryptor: Cryptor,
     keys: Arc<dyn KeySource>,
     input: Vec<u8>,
-}
-
-/// CPU seconds of this process.
-fn cpu_seconds() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields: Vec<&str> = stat
-        .rsplit(')')
-        .next()
-        .unwrap_or_default()
-        .split_whitespace()
-        .collect();
-    let ticks = |i: usize| {
-        fields
-            .get(i)
-            .and_then(|f| f.parse::<f64>().ok())
-            .unwrap_or(0.0)
-    };
-    (ticks(11) + ticks(12)) / 100.0
 }
 
 fn setup(model: &str, params: &str, text: &str) -> Setup {

@@ -4,9 +4,11 @@
 #[cfg(feature = "client")]
 pub mod client;
 pub mod digest;
+pub mod features;
 pub mod ids;
 pub mod manifest;
 pub mod reason;
+pub mod signing;
 pub mod status;
 
 pub use digest::{Digest, Hasher};
@@ -24,6 +26,12 @@ pub const PROTOCOL_RANGE: (u32, u32) = (1, 1);
 
 /// Bytes of data in one blob frame (1 MiB).
 pub const FRAME_BYTES: usize = 1 << 20;
+
+/// Bytes of a chunk whose digest a coordinator tells (4 MiB): what is sent again when one byte is wrong.
+pub const CHUNK_BYTES: u64 = 4 << 20;
+
+/// Bytes of one HTTP/2 frame either side takes (256 KiB): blobs go in few pieces.
+pub const HTTP2_FRAME_BYTES: u32 = 256 << 10;
 
 /// Largest gRPC message either side accepts, bytes (4 MiB).
 pub const MESSAGE_CAP_BYTES: usize = 4 << 20;

@@ -72,12 +72,21 @@ reasons! {
     TokenRevoked, "TOKEN_REVOKED", Unauthenticated, AfterChange, "Ask the operator for a new token.";
     /// The token's role may not make this call.
     RoleNotAllowed, "ROLE_NOT_ALLOWED", PermissionDenied, AfterChange, "Use a token of the role that the call names.";
+    /// The token is for another chain.
+    TokenScope, "TOKEN_SCOPE", PermissionDenied, AfterChange, "Ask the operator for a token of this chain or of every chain.";
     /// The invite is unknown or revoked.
     InviteInvalid, "INVITE_INVALID", Unauthenticated, AfterChange, "Ask the operator for a new invite.";
     /// The device is quarantined or banned.
     DeviceQuarantined, "DEVICE_QUARANTINED", PermissionDenied, AfterChange, "Run `doctor` on the machine, then ask the operator to lift the quarantine.";
     /// No device of that id.
     DeviceNotFound, "DEVICE_NOT_FOUND", NotFound, Never, "List the devices and check the id.";
+
+    /// The device's key is no valid key, is not proven by its signature, or belongs to another device.
+    DeviceKeyInvalid, "DEVICE_KEY_INVALID", InvalidArgument, AfterChange, "Enrol in a new data folder, so that a new key is made.";
+    /// The device must sign its results and this one is not signed.
+    SignatureMissing, "SIGNATURE_MISSING", FailedPrecondition, AfterChange, "Update the worker; if it has no key, enrol it again in a new data folder.";
+    /// The signature is not the device's over this result.
+    SignatureInvalid, "SIGNATURE_INVALID", PermissionDenied, NextHop, "Check that the data folder's device.key is the one it enrolled with; the result stays in the spool.";
 
     // Versions and requests.
     /// No protocol version is spoken by both sides.
@@ -119,7 +128,9 @@ reasons! {
     /// The account already works on this hop or has handed in its result.
     AccountAlreadyOnHop, "ACCOUNT_ALREADY_ON_HOP", FailedPrecondition, BackOff, "Another account has to confirm the hop; wait for the next one.";
     /// The device failed this hop last; another one goes first.
-    DeviceFailedLast, "DEVICE_FAILED_LAST", FailedPrecondition, BackOff, "Another device has to try, or the operator requeues the hop.";
+    DeviceFailedLast, "DEVICE_FAILED_LAST", FailedPrecondition, BackOff, "Another device tries first; after a while this one may again, and at once when the operator requeues the hop.";
+    /// The device is too slow to finish the hop before its deadline.
+    DeviceTooSlow, "DEVICE_TOO_SLOW", FailedPrecondition, BackOff, "Use a faster machine or another chain; the measure is forgotten after a day.";
     /// The device holds as many attempts as it may.
     DeviceBusy, "DEVICE_BUSY", ResourceExhausted, BackOff, "Finish or release an attempt first.";
     /// The machine has less memory than the chain's hops need.
@@ -192,6 +203,8 @@ reasons! {
     UploadNotFound, "UPLOAD_NOT_FOUND", NotFound, Same, "Open the upload again; it goes on from the committed offset.";
     /// The offset is not the committed one.
     UploadOffset, "UPLOAD_OFFSET", OutOfRange, Same, "Open the upload again to learn the committed offset.";
+    /// No byte of the stream arrived for too long.
+    StreamIdle, "STREAM_IDLE", DeadlineExceeded, BackOff, "Open the upload again; it goes on from the committed offset. If it repeats, check the network.";
     /// The disk is full; nothing acknowledged was lost.
     DiskFull, "DISK_FULL", ResourceExhausted, BackOff, "The operator has to free space; keep the spool.";
 

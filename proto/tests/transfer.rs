@@ -112,6 +112,18 @@ impl BlobService for Flaky {
         Ok(Response::new(Box::pin(tokio_stream::iter(frames))))
     }
 
+    type ListChunksStream = std::pin::Pin<
+        Box<dyn tokio_stream::Stream<Item = Result<ListChunksResponse, Status>> + Send>,
+    >;
+
+    /// As coordinators were before they told digests of chunks.
+    async fn list_chunks(
+        &self,
+        _: Request<ListChunksRequest>,
+    ) -> Result<Response<Self::ListChunksStream>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
     async fn stat(&self, _: Request<StatRequest>) -> Result<Response<StatResponse>, Status> {
         Err(Status::unimplemented(""))
     }

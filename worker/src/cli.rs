@@ -39,6 +39,8 @@ pub enum Command {
     Watch(Watch),
     /// Hand finished work in again, or ask for a failed hop to be opened again.
     Resubmit(Resubmit),
+    /// Run single steps of disputed hops for the coordinator; an operator has to allow this device.
+    Referee(Referee),
     /// Check processor, memory, disk, the self-test and the connection.
     Doctor(Doctor),
     /// Time the engine's operations on this machine (random data, no coordinator, no secret key).
@@ -148,6 +150,32 @@ pub struct Resubmit {
     /// Why it should be opened again; kept on record.
     #[arg(long, requires = "reopen")]
     pub reason: Option<String>,
+}
+
+/// Options of `referee`.
+#[derive(Debug, Args)]
+pub struct Referee {
+    /// End after one step.
+    #[arg(long)]
+    pub once: bool,
+    /// End when no step came for this many seconds.
+    #[arg(long, value_name = "SECONDS")]
+    pub idle_exit: Option<u64>,
+    /// Threads of a computation; results do not depend on it.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Instruction set to compute with; the fastest there is unless given.
+    #[arg(long, value_name = "NAME")]
+    pub isa: Option<Isa>,
+    /// Work on chains whose parameter set protects nothing (tests).
+    #[arg(long)]
+    pub allow_insecure: bool,
+    /// Limit of the blob cache, for example 40GiB.
+    #[arg(long, default_value = "40GiB", value_parser = parse_bytes, value_name = "SIZE")]
+    pub cache: u64,
+    /// Most memory a computation may use, for example 8GiB.
+    #[arg(long, value_parser = parse_bytes, value_name = "SIZE")]
+    pub memory: Option<u64>,
 }
 
 /// Options of `doctor`.

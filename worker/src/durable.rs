@@ -23,7 +23,9 @@ pub fn write_atomic(path: &Path, bytes: &[u8], private: bool) -> Result<(), Work
             .map_err(fail())?;
     }
     file.as_file().sync_all().map_err(fail())?;
+    cipherhop_failpoint::at("file.rename.before");
     file.persist(path).map_err(|e| e.error).map_err(fail())?;
+    cipherhop_failpoint::at("file.renamed");
     sync_folder(folder)
 }
 

@@ -115,8 +115,10 @@ impl WorkerError {
     pub fn exit_code(&self) -> u8 {
         match self {
             WorkerError::Client(error) => match error {
-                ClientError::Unreachable(_) | ClientError::Timeout(_) => EXIT_UNREACHABLE,
-                ClientError::Address { .. } => EXIT_USAGE,
+                ClientError::Unreachable(_) | ClientError::Timeout(_) | ClientError::Tls(_) => {
+                    EXIT_UNREACHABLE
+                }
+                ClientError::Address { .. } | ClientError::Certificates { .. } => EXIT_USAGE,
                 ClientError::Token => EXIT_IDENTITY,
                 ClientError::Refused(refusal) => match refusal.reason {
                     Some(

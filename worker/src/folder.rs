@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use cipherhop_proto::client::{BearerToken, ConnectOptions};
+use cipherhop_proto::signing::DeviceKey;
 use cipherhop_proto::{AccountId, AttemptId, DeviceId, Nonce};
+use rand::TryRng as _;
 use serde::{Deserialize, Serialize};
 
 use crate::durable::{make_folder, write_atomic};
@@ -186,6 +188,38 @@ impl Folder {
         })
     }
 
+    /// The key this device signs its results with; `None` when it enrolled with a version that had none.
+    pub fn device_key(&self) -> Result<Option<DeviceKey>, WorkerError> {
+        let path = self.key_path();
+        match std::fs::read_to_string(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(WorkerError::file(&path)(error)),
+            Ok(text) => {
+                let text = zeroize::Zeroizing::new(text);
+                text.parse().map(Some).map_err(|_| WorkerError::Damaged {
+                    path,
+                    problem: "not a device key; put the file back, or enrol in a new folder".into(),
+                })
+            }
+        }
+    }
+
+    /// The key for an enrolment: the one kept from a broken try, or a new one, kept now.
+    pub fn enrolment_key(&self) -> Result<DeviceKey, WorkerError> {
+        if let Some(key) = self.device_key()? {
+            return Ok(key);
+        }
+        let mut secret = zeroize::Zeroizing::new([0; 32]);
+        rand::rngs::SysRng
+            .try_fill_bytes(&mut *secret)
+            .map_err(|_| {
+                WorkerError::Request("the operating system gave no random bytes".into())
+            })?;
+        let key = DeviceKey::from_secret(&secret);
+        write_atomic(&self.key_path(), key.to_secret_text().as_bytes(), true)?;
+        Ok(key)
+    }
+
     /// The nonce of an enrolment with this coordinator and name: the one kept from a broken try, or a new one, kept now.
     pub fn enrolment_nonce(&self, coordinator: &str, name: &str) -> Result<Nonce, WorkerError> {
         let path = self.pending_path();
@@ -211,6 +245,10 @@ impl Folder {
 
     fn token_path(&self) -> PathBuf {
         self.root.join("token")
+    }
+
+    fn key_path(&self) -> PathBuf {
+        self.root.join("device.key")
     }
 
     fn pending_path(&self) -> PathBuf {
@@ -276,6 +314,13 @@ mod tests {
             folder.enrolment_nonce("http://127.0.0.1:1", "bob").unwrap(),
             nonce
         );
+        let key = folder.enrolment_key().unwrap();
+        assert_eq!(folder.enrolment_key().unwrap().public(), key.public());
+        let mode = std::fs::metadata(dir.path().join("data/device.key"))
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o600);
         folder.save_identity(&identity, "secret").unwrap();
         assert_eq!(folder.identity().unwrap(), identity);
         let mode = std::fs::metadata(dir.path().join("data/token"))

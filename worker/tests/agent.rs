@@ -214,6 +214,34 @@ async fn a_lease_whose_answer_was_lost_is_found_again_by_its_nonce() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_a_reinstalled_worker_does_not_know_is_sent_again_at_hello() {
+    let dir = tempfile::tempdir().unwrap();
+    let coordinator = Coordinator::start(&dir.path().join("coordinator")).await;
+    let chain = create_chain(&coordinator.owner().await, "lost", 1, 2).await;
+    let data = coordinator.enroll(dir.path(), "alice").await;
+    let token = std::fs::read_to_string(data.join("token")).unwrap();
+    let request = v1::AcquireRequest {
+        nonce: Nonce::generate().to_vec(),
+        capabilities: Some(v1::Capabilities {
+            memory_bytes: 8 << 30,
+            disk_bytes: 8 << 30,
+            program_formats: vec!["cipherhop-program/1".into()],
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let connection = coordinator.connect(Some(&token));
+    unary(UNARY_DEADLINE, connection.volunteer().acquire(request))
+        .await
+        .unwrap();
+    let a = agent(&data, script(dir.path(), 1, ""));
+    run(&a, Goal::Once, None).await.unwrap();
+    assert!(a.state().asking.is_none(), "it never had to ask");
+    assert_eq!(a.state().works.len(), 1);
+    assert_eq!(coordinator.status(&chain).await.hops[0].attempts, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_blob_in_the_cache_is_fetched_again() {
     let dir = tempfile::tempdir().unwrap();
     let coordinator = Coordinator::start(&dir.path().join("coordinator")).await;

@@ -4,91 +4,26 @@
 #![allow(clippy::unwrap_used)]
 
 mod common;
-#[path = "../hop/tests/support/chain.rs"]
-mod support;
+#[path = "common/tiny.rs"]
+mod tiny;
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Stdio};
 
-use cipherhop_ckks::{Ciphertext, EvalKey, Params, ScaleId, ciphertext_size};
+use cipherhop_ckks::{Ciphertext, Params, inspect};
 use cipherhop_hop::ckks_backend::Engine;
-use cipherhop_hop::keys::{KEYS_FORMAT, KeyEntry, KeyManifest};
-use cipherhop_proto::client::Connection;
-use cipherhop_proto::{ChainId, Digest, v1};
-use common::{Coordinator, until, upload_all, worker};
+use cipherhop_proto::{Digest, v1};
+use cipherhop_worker::folder::Folder;
+use common::{Coordinator, SET, until, worker};
 use serde_json::Value;
-use v1::{BlobRole, ChainState, HopState};
-
-const SET: &str = "n10-INSECURE";
+use tiny::Tiny;
+use v1::{ChainState, HopState};
 
 #[test]
 #[ignore = "the coordinator's process, started by the other tests"]
 fn coordinator_process() {
     common::coordinator_process();
-}
-
-/// The first layer of the tiny Llama as a chain of one hop.
-async fn create_tiny_chain(owner: &Connection) -> Vec<u8> {
-    let params = Params::by_name(SET).unwrap();
-    let chain = support::chain("tiny-llama", 1);
-    let (packs, _) = chain.packs(&[65]);
-    let program = chain.program(&params, 1, &packs).unwrap();
-    let engine = Engine::new(params.clone()).unwrap();
-    let level = params.boot_out_level();
-    let mut blobs = Vec::new();
-    let mut manifest = KeyManifest {
-        format: KEYS_FORMAT.into(),
-        params_digest: hex::encode(params.digest()),
-        keys: Vec::new(),
-    };
-    for spec in program.key_specs().unwrap() {
-        let bytes = EvalKey::pseudorandom(&engine.ctx, spec, &[1; 32])
-            .unwrap()
-            .to_bytes(&engine.ctx);
-        manifest.keys.push(KeyEntry {
-            id: spec.id.to_string(),
-            limbs: spec.limbs,
-            digest: Digest::of(&bytes).to_string(),
-            size: bytes.len() as u64,
-        });
-        blobs.push((bytes, BlobRole::EvaluationKey));
-    }
-    manifest.keys.sort_by(|a, b| a.id.cmp(&b.id));
-    let key_digests = blobs
-        .iter()
-        .map(|(bytes, _)| Digest::of(bytes).to_vec())
-        .collect();
-    let input = Ciphertext::pseudorandom(&engine.ctx, level, ScaleId::Message, &[2; 32]).unwrap();
-    let (program, manifest) = (program.to_bytes().unwrap(), manifest.to_bytes());
-    let input = input.to_bytes(&engine.ctx);
-    let request = v1::CreateChainRequest {
-        chain_id: ChainId::generate().to_vec(),
-        name: "tiny".into(),
-        program_digest: Digest::of(&program).to_vec(),
-        parameter_set: SET.into(),
-        parameter_digest: params.digest().to_vec(),
-        key_manifest_digest: Digest::of(&manifest).to_vec(),
-        key_digests,
-        input_digest: Digest::of(&input).to_vec(),
-        hops: vec![v1::HopInputs {
-            hop: 0,
-            weights_digest: Digest::of(&packs[0]).to_vec(),
-            archived_digest: Vec::new(),
-        }],
-        quorum: 2,
-        allow_insecure: true,
-        boundary_level: level as u32,
-        boundary_bytes: ciphertext_size(&params, level) as u64,
-        worker_memory_bytes: 1 << 20,
-    };
-    blobs.push((program, BlobRole::Program));
-    blobs.push((manifest, BlobRole::KeyManifest));
-    blobs.push((packs[0].clone(), BlobRole::Weights));
-    blobs.push((input, BlobRole::Input));
-    upload_all(owner, &blobs).await;
-    owner.chain().create_chain(request.clone()).await.unwrap();
-    request.chain_id
 }
 
 struct Running {
@@ -147,7 +82,7 @@ impl Running {
 async fn a_worker_killed_in_the_middle_of_a_hop_goes_on_from_its_checkpoint_with_the_same_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let coordinator = Coordinator::start(&dir.path().join("coordinator")).await;
-    let chain = create_tiny_chain(&coordinator.owner().await).await;
+    let chain = Tiny::new().create(&coordinator.owner().await, "tiny").await;
     let (alice, bob) = (
         coordinator.enroll(dir.path(), "alice").await,
         coordinator.enroll(dir.path(), "bob").await,
@@ -204,4 +139,137 @@ async fn a_worker_killed_in_the_middle_of_a_hop_goes_on_from_its_checkpoint_with
         (HopState::Verified, 3),
         "the one given back counts as an attempt"
     );
+}
+
+/// Kills a worker in the middle of its hop and damages the output of the last complete step in its checkpoint, as a
+/// lying or broken machine would have it. Returns the number of that step.
+async fn damage_one_step(mut running: Running, data: &Path) -> u64 {
+    let attempt = running.event("hop")["attempt"].as_str().unwrap().to_owned();
+    while running.event("step")["steps_done"].as_u64().unwrap() < 12 {}
+    let computing = running.children();
+    running.child.kill().unwrap();
+    running.child.wait().unwrap();
+    until("the computing process has noticed", async || {
+        computing
+            .iter()
+            .all(|id| !Path::new(&format!("/proc/{id}")).exists())
+    })
+    .await;
+    let work = Folder::open(data)
+        .unwrap()
+        .work(attempt.parse().unwrap())
+        .join("hop");
+    let text = std::fs::read_to_string(work.join("trace.jsonl")).unwrap();
+    let mut lines: Vec<Value> = text
+        .split_inclusive('\n')
+        .filter(|line| line.ends_with('\n'))
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let last = lines.last_mut().unwrap();
+    let register = last["outputs"][0][0].as_str().unwrap().to_owned();
+    let path = work.join("regs").join(format!("{register}.ct"));
+    let engine = Engine::new(Params::by_name(SET).unwrap()).unwrap();
+    let info = inspect(engine.ctx.params(), &std::fs::read(&path).unwrap()).unwrap();
+    let wrong = Ciphertext::pseudorandom(&engine.ctx, info.level, info.scale, &[9; 32]).unwrap();
+    let wrong = wrong.to_bytes(&engine.ctx);
+    last["outputs"][0][1] = Digest::of(&wrong).to_string().into();
+    let step = last["step"].as_u64().unwrap();
+    std::fs::write(&path, wrong).unwrap();
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    std::fs::write(work.join("trace.jsonl"), text).unwrap();
+    step
+}
+
+fn start_without_end(data: &Path) -> Running {
+    let mut child = worker(data)
+        .args(["--json", "run", "--allow-insecure", "--threads", "1"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    Running { child, lines }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn i9_one_wrong_step_is_found_and_settled_by_running_that_step_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let coordinator = Coordinator::start(&dir.path().join("coordinator")).await;
+    let chain = Tiny::new().create(&coordinator.owner().await, "tiny").await;
+    let (alice, bob, carol) = (
+        coordinator.enroll(dir.path(), "alice").await,
+        coordinator.enroll(dir.path(), "bob").await,
+        coordinator.enroll(dir.path(), "carol").await,
+    );
+    let referee = || {
+        let mut command = worker(&carol);
+        command.args([
+            "--json",
+            "referee",
+            "--once",
+            "--allow-insecure",
+            "--threads",
+            "1",
+        ]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let refused = referee().wait_with_output().unwrap();
+    assert!(!refused.status.success());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("an operator has to make"));
+    let device = Folder::open(&carol).unwrap().identity().unwrap().device;
+    let request = v1::SetRefereeRequest {
+        device_id: device.to_vec(),
+        referee: true,
+    };
+    coordinator
+        .admin()
+        .admin()
+        .set_referee(request)
+        .await
+        .unwrap();
+    let deciding = referee();
+
+    let mut honest = start_without_end(&alice);
+    let finished = honest.event("finished");
+    assert_eq!(honest.event("submitted")["outcome"], "ACCEPTED_VERIFYING");
+    let step = damage_one_step(start_without_end(&bob), &bob).await;
+    let mut wrong = start_without_end(&bob);
+    assert_ne!(wrong.event("finished")["digest"], finished["digest"]);
+    assert_eq!(wrong.event("submitted")["outcome"], "ACCEPTED_VERIFYING");
+
+    let said = deciding.wait_with_output().unwrap();
+    assert!(
+        said.status.success(),
+        "{}",
+        String::from_utf8_lossy(&said.stderr)
+    );
+    let text = String::from_utf8_lossy(&said.stdout);
+    let verdict: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!(
+        (&verdict["step"], &verdict["settled"]),
+        (&step.into(), &true.into())
+    );
+    let (step_seconds, hop_seconds) = (
+        verdict["seconds"].as_f64().unwrap(),
+        finished["seconds"].as_f64().unwrap(),
+    );
+    println!("arbitration: {step_seconds:.3} s for the step, {hop_seconds:.3} s for the hop");
+    assert!(
+        step_seconds < hop_seconds / 3.0,
+        "{step_seconds} of {hop_seconds}"
+    );
+    let status = coordinator.status(&chain).await;
+    let hop = &status.hops[0];
+    assert_eq!(status.chain.unwrap().state(), ChainState::Completed);
+    assert_eq!(hop.method(), v1::VerificationMethod::Referee);
+    assert_eq!(
+        hex::encode(&hop.digest),
+        finished["digest"].as_str().unwrap()
+    );
+    assert_eq!(hop.verified_by, ["alice"]);
+    assert_eq!(hop.attempts, 2, "no third attempt was needed");
+    for mut running in [honest, wrong] {
+        running.child.kill().unwrap();
+        running.child.wait().unwrap();
+    }
 }

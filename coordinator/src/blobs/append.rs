@@ -18,6 +18,8 @@ pub(super) struct Slot {
 pub(super) struct SlotState {
     pub generation: u64,
     pub partial: Option<Partial>,
+    /// Finish found another digest. The bytes stay for one repair.
+    pub refused: bool,
 }
 
 /// A panic while holding one of these locks leaves no half-made state behind: every file operation is resumable.
@@ -42,26 +44,85 @@ pub(super) struct LocalAppender {
     pub generation: u64,
 }
 
-impl LocalAppender {
-    fn with<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut Partial) -> Result<T, BlobError> + Send + 'static,
-    ) -> BoxFuture<'_, Result<T, BlobError>> {
-        let (slot, generation) = (self.slot.clone(), self.generation);
-        Box::pin(blocking(move || {
-            let mut state = lock(&slot.state);
-            let current = state.generation == generation;
-            match &mut state.partial {
-                Some(partial) if current => work(partial),
-                _ => Err(BlobError::TakenOver),
+/// Works on the files as long as nobody took the upload over.
+fn with<T: Send + 'static>(
+    slot: &Arc<Slot>,
+    generation: u64,
+    work: impl FnOnce(&mut Partial) -> Result<T, BlobError> + Send + 'static,
+) -> BoxFuture<'static, Result<T, BlobError>> {
+    let slot = slot.clone();
+    Box::pin(blocking(move || {
+        let mut state = lock(&slot.state);
+        let current = state.generation == generation;
+        match &mut state.partial {
+            Some(partial) if current => work(partial),
+            _ => Err(BlobError::TakenOver),
+        }
+    }))
+}
+
+/// A write that failed; a full disk by its name.
+fn no_room(error: std::io::Error, bytes: usize) -> BlobError {
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => BlobError::StorageFull {
+            needed: bytes as u64,
+            available: 0,
+            limit: StorageLimit::DiskHeadroom,
+        },
+        _ => io("write an upload")(error),
+    }
+}
+
+/// Writes over bytes of an upload that was refused. What it holds is as long as before.
+pub(super) struct LocalReplacer {
+    pub slot: Arc<Slot>,
+    pub generation: u64,
+    pub at: u64,
+}
+
+impl Appender for LocalReplacer {
+    fn write(&mut self, data: Vec<u8>) -> BoxFuture<'_, Result<(), BlobError>> {
+        let at = self.at;
+        self.at = at.saturating_add(data.len() as u64);
+        with(&self.slot, self.generation, move |partial| {
+            let got = at.saturating_add(data.len() as u64);
+            if got > partial.committed {
+                return Err(BlobError::TooLong {
+                    declared: partial.committed,
+                    got,
+                });
             }
-        }))
+            partial
+                .overwrite(&data, at)
+                .map_err(|e| no_room(e, data.len()))
+        })
+    }
+
+    fn commit(&mut self) -> BoxFuture<'_, Result<u64, BlobError>> {
+        with(&self.slot, self.generation, |partial| {
+            partial.sync_all().map_err(io("make an upload durable"))?;
+            Ok(partial.committed)
+        })
+    }
+}
+
+impl Drop for LocalReplacer {
+    fn drop(&mut self) {
+        close(&self.slot, self.generation);
+    }
+}
+
+/// Closes the files of an idle upload.
+fn close(slot: &Slot, generation: u64) {
+    let mut state = lock(&slot.state);
+    if state.generation == generation {
+        state.partial = None;
     }
 }
 
 impl Appender for LocalAppender {
     fn write(&mut self, data: Vec<u8>) -> BoxFuture<'_, Result<(), BlobError>> {
-        self.with(move |partial| {
+        with(&self.slot, self.generation, move |partial| {
             let got = partial.written.saturating_add(data.len() as u64);
             if got > partial.size {
                 return Err(BlobError::TooLong {
@@ -69,28 +130,19 @@ impl Appender for LocalAppender {
                     got,
                 });
             }
-            partial.write(&data).map_err(|e| match e.kind() {
-                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => BlobError::StorageFull {
-                    needed: data.len() as u64,
-                    available: 0,
-                    limit: StorageLimit::DiskHeadroom,
-                },
-                _ => io("write an upload")(e),
-            })
+            partial.write(&data).map_err(|e| no_room(e, data.len()))
         })
     }
 
     fn commit(&mut self) -> BoxFuture<'_, Result<u64, BlobError>> {
-        self.with(|partial| partial.commit().map_err(io("make an upload durable")))
+        with(&self.slot, self.generation, |partial| {
+            partial.commit().map_err(io("make an upload durable"))
+        })
     }
 }
 
 impl Drop for LocalAppender {
-    /// Closes the files of an idle upload.
     fn drop(&mut self) {
-        let mut state = lock(&self.slot.state);
-        if state.generation == self.generation {
-            state.partial = None;
-        }
+        close(&self.slot, self.generation);
     }
 }

@@ -5,14 +5,17 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use cipherhop_proto::Digest;
 use futures::future::BoxFuture;
 
-use super::append::{LocalAppender, Slot, blocking, lock};
+use super::append::{LocalAppender, LocalReplacer, Slot, SlotState, blocking, lock};
 use super::partial::{self, Partial, sync_dir};
+use super::upkeep;
 use super::{
-    Appender, BlobError, BlobReader, BlobStore, Opened, StorageLimit, UploadKey, check_range, io,
+    Appender, BlobError, BlobReader, BlobStore, Opened, StorageLimit, Stored, UploadKey,
+    check_range, io,
 };
 
 /// What a local blob folder may use.
@@ -85,7 +88,9 @@ impl LocalBlobs {
             let Some(name) = name.to_str().and_then(|n| n.strip_suffix(".state")) else {
                 continue;
             };
-            let Some(id) = parse_name(name) else { continue };
+            let Some(id) = upkeep::upload_of(name) else {
+                continue;
+            };
             if let Some((size, _)) = partial::peek(&inner.uploads(), name) {
                 ledger.promised.insert(id, size);
             }
@@ -97,9 +102,13 @@ impl LocalBlobs {
     }
 }
 
-fn parse_name(name: &str) -> Option<UploadKey> {
-    let (sender, digest) = name.split_once('-')?;
-    UploadKey::from_bytes(&[hex::decode(sender).ok()?, hex::decode(digest).ok()?].concat())
+/// Folder of the complete blobs.
+const COMPLETE: &str = "sha256";
+
+/// Path of a complete blob below the blob folder `root`.
+pub(crate) fn place(root: &Path, digest: &Digest) -> PathBuf {
+    let name = hex::encode(digest.as_bytes());
+    root.join(COMPLETE).join(&name[..2]).join(&name[2..])
 }
 
 impl Inner {
@@ -108,14 +117,13 @@ impl Inner {
     }
 
     fn complete(&self) -> PathBuf {
-        self.root.join("sha256")
+        self.root.join(COMPLETE)
     }
 
     /// Folder and path of a complete blob.
     fn place(&self, digest: &Digest) -> (PathBuf, PathBuf) {
-        let name = hex::encode(digest.as_bytes());
-        let shard = self.complete().join(&name[..2]);
-        let path = shard.join(&name[2..]);
+        let path = place(&self.root, digest);
+        let shard = path.parent().unwrap_or(&self.root).to_owned();
         (shard, path)
     }
 
@@ -200,8 +208,9 @@ impl Inner {
         state.partial = None;
         let name = id.to_string();
         let found = Partial::open(&self.uploads(), &name).map_err(io("open an upload"))?;
-        // A sender that changes its mind about the size starts anew.
-        if let Some(found) = found.filter(|found| found.size == size) {
+        // A sender that changes its mind about the size starts anew, and so does one whose bytes were refused.
+        let refused = std::mem::take(&mut state.refused);
+        if let Some(found) = found.filter(|found| found.size == size && !refused) {
             self.reserve(id, size, found.committed)?;
             return Ok(Opened::Resume(found.committed));
         }
@@ -255,17 +264,60 @@ impl Inner {
             });
         }
         let actual = Digest::from_bytes(found.hash().map_err(io("hash an upload"))?);
+        let refused = std::mem::replace(&mut state.refused, actual != id.digest);
         if actual != id.digest {
-            self.forget(id);
+            if refused {
+                // Replacing did not help.
+                state.refused = false;
+                self.forget(id);
+            }
             return Err(BlobError::DigestMismatch {
                 declared: id.digest,
                 actual,
             });
         }
         self.publish(id, &found).map_err(io("publish a blob"))?;
+        cipherhop_failpoint::at("publish.durable");
         lock(&self.ledger).complete_bytes += found.size;
         self.forget(id);
         Ok(found.size)
+    }
+
+    /// An upload that was refused, for reading it or replacing parts of it.
+    fn refused(&self, id: UploadKey, state: &mut SlotState) -> Result<Partial, BlobError> {
+        if !state.refused {
+            return Err(BlobError::NoUpload(id));
+        }
+        state.generation += 1;
+        state.partial = None;
+        let found =
+            Partial::open(&self.uploads(), &id.to_string()).map_err(io("open an upload"))?;
+        found.ok_or(BlobError::NoUpload(id))
+    }
+
+    fn read_refused(&self, id: UploadKey) -> Result<BlobReader, BlobError> {
+        let slot = self.slot(id);
+        let found = self.refused(id, &mut lock(&slot.state))?;
+        let committed = found.committed;
+        Ok(BlobReader::of_file(
+            found.into_part(),
+            committed,
+            0,
+            committed,
+        ))
+    }
+
+    fn replace(&self, id: UploadKey, offset: u64) -> Result<LocalReplacer, BlobError> {
+        let slot = self.slot(id);
+        let mut state = lock(&slot.state);
+        state.partial = Some(self.refused(id, &mut state)?);
+        let generation = state.generation;
+        drop(state);
+        Ok(LocalReplacer {
+            slot,
+            generation,
+            at: offset,
+        })
     }
 
     /// After this the blob is durable under its digest.
@@ -277,9 +329,21 @@ impl Inner {
             sync_dir(&self.complete())?;
         }
         let (part, _) = partial::paths(&self.uploads(), &id.to_string());
+        cipherhop_failpoint::at("publish.rename.before");
         fs::rename(part, path)?;
+        cipherhop_failpoint::at("publish.renamed");
         sync_dir(&shard)?;
         sync_dir(&self.uploads())
+    }
+
+    fn remove(&self, digest: Digest) -> Result<(), BlobError> {
+        let (shard, path) = self.place(&digest);
+        let size = self.size_of(&digest)?.ok_or(BlobError::NotFound(digest))?;
+        fs::remove_file(path).map_err(io("remove a blob"))?;
+        let mut ledger = lock(&self.ledger);
+        ledger.complete_bytes = ledger.complete_bytes.saturating_sub(size);
+        drop(ledger);
+        sync_dir(&shard).map_err(io("remove a blob"))
     }
 
     /// Drops what is left of an upload; a leftover file is harmless, so failures are ignored.
@@ -333,6 +397,39 @@ impl BlobStore for LocalBlobs {
             Ok(partial::peek(&inner.uploads(), &id.to_string())
                 .map_or(0, |(_, committed)| committed))
         }))
+    }
+
+    fn read_refused(&self, id: UploadKey) -> BoxFuture<'_, Result<BlobReader, BlobError>> {
+        let inner = self.inner.clone();
+        Box::pin(blocking(move || inner.read_refused(id)))
+    }
+
+    fn replace(
+        &self,
+        id: UploadKey,
+        offset: u64,
+    ) -> BoxFuture<'_, Result<Box<dyn Appender>, BlobError>> {
+        let inner = self.inner.clone();
+        Box::pin(blocking(move || {
+            inner
+                .replace(id, offset)
+                .map(|a| Box::new(a) as Box<dyn Appender>)
+        }))
+    }
+
+    fn list(&self, first: u8) -> BoxFuture<'_, Result<Vec<Stored>, BlobError>> {
+        let inner = self.inner.clone();
+        Box::pin(blocking(move || upkeep::list(&inner.complete(), first)))
+    }
+
+    fn remove(&self, digest: Digest) -> BoxFuture<'_, Result<(), BlobError>> {
+        let inner = self.inner.clone();
+        Box::pin(blocking(move || inner.remove(digest)))
+    }
+
+    fn abandoned(&self, idle: Duration) -> BoxFuture<'_, Result<Vec<UploadKey>, BlobError>> {
+        let inner = self.inner.clone();
+        Box::pin(blocking(move || upkeep::abandoned(&inner.uploads(), idle)))
     }
 
     fn stat(&self, digest: Digest) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cipherhop_proto::Digest;
 use futures::future::BoxFuture;
@@ -13,7 +14,9 @@ mod append;
 mod local;
 mod partial;
 mod reader;
+mod upkeep;
 
+pub(crate) use local::place;
 pub use local::{LocalBlobs, LocalLimits};
 pub use reader::{BlobReader, check_range};
 
@@ -94,10 +97,9 @@ pub enum BlobError {
         /// Durable bytes.
         committed: u64,
     },
-    /// The bytes are not what the digest promised. The upload starts again from zero.
-    #[error(
-        "the uploaded bytes hash to {actual}, not to the declared {declared}; upload discarded"
-    )]
+    /// The bytes are not what the digest promised. The upload starts again from zero, unless its sender replaces the
+    /// damaged ones first.
+    #[error("the uploaded bytes hash to {actual}, not to the declared {declared}")]
     DigestMismatch {
         /// Digest of the upload.
         declared: Digest,
@@ -179,6 +181,15 @@ pub(crate) fn io(action: &'static str) -> impl FnOnce(std::io::Error) -> BlobErr
     move |source| BlobError::Io { action, source }
 }
 
+/// A complete blob in storage.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stored {
+    /// Its name.
+    pub digest: Digest,
+    /// Time since it was published.
+    pub age: Duration,
+}
+
 /// One open stream of bytes into an upload.
 pub trait Appender: Send + Sync {
     /// Writes the next bytes. They are not acknowledged before [`Appender::commit`].
@@ -197,12 +208,27 @@ pub trait BlobStore: Send + Sync + 'static {
         id: UploadKey,
         offset: u64,
     ) -> BoxFuture<'_, Result<Box<dyn Appender>, BlobError>>;
-    /// Hashes all bytes and publishes the blob under its digest; returns its size. Idempotent.
+    /// Hashes all bytes and publishes the blob under its digest; returns its size. Idempotent. Bytes of another digest
+    /// are refused; opening the upload again starts it anew.
     fn finish(&self, id: UploadKey) -> BoxFuture<'_, Result<u64, BlobError>>;
     /// Gives an upload up and frees its space. Does nothing where there is none.
     fn discard(&self, id: UploadKey) -> BoxFuture<'_, Result<(), BlobError>>;
     /// Durable bytes of an upload, 0 where there is none.
     fn committed(&self, id: UploadKey) -> BoxFuture<'_, Result<u64, BlobError>>;
+    /// The bytes of an upload that [`BlobStore::finish`] has just refused for their digest, for finding the damaged
+    /// ones. A store that cannot mend uploads has nothing to show.
+    fn read_refused(&self, id: UploadKey) -> BoxFuture<'_, Result<BlobReader, BlobError>> {
+        Box::pin(async move { Err(BlobError::NoUpload(id)) })
+    }
+    /// Replaces bytes of such an upload from `offset` on.
+    fn replace(
+        &self,
+        id: UploadKey,
+        offset: u64,
+    ) -> BoxFuture<'_, Result<Box<dyn Appender>, BlobError>> {
+        let _ = offset;
+        Box::pin(async move { Err(BlobError::NoUpload(id)) })
+    }
     /// Size of a complete blob.
     fn stat(&self, digest: Digest) -> BoxFuture<'_, Result<Option<u64>, BlobError>>;
     /// Bytes `offset..offset + length` (to the end where `length` is 0), in frames of at most [`FRAME_BYTES`].
@@ -212,6 +238,21 @@ pub trait BlobStore: Send + Sync + 'static {
         offset: u64,
         length: u64,
     ) -> BoxFuture<'_, Result<BlobReader, BlobError>>;
+    /// What is stored under digests that begin with this byte, whether a row speaks of it or not. A store that has its
+    /// own ways to clean up shows nothing.
+    fn list(&self, first: u8) -> BoxFuture<'_, Result<Vec<Stored>, BlobError>> {
+        let _ = first;
+        Box::pin(async { Ok(Vec::new()) })
+    }
+    /// Removes a complete blob. The caller has made sure that no row speaks of it.
+    fn remove(&self, digest: Digest) -> BoxFuture<'_, Result<(), BlobError>> {
+        Box::pin(async move { Err(BlobError::NotFound(digest)) })
+    }
+    /// Uploads without a new byte for so long.
+    fn abandoned(&self, idle: Duration) -> BoxFuture<'_, Result<Vec<UploadKey>, BlobError>> {
+        let _ = idle;
+        Box::pin(async { Ok(Vec::new()) })
+    }
 }
 
 /// Shared blob store.

@@ -100,6 +100,7 @@ impl Partial {
         };
         let part = open(&part)?;
         let state = open(&state)?;
+        cipherhop_failpoint::at("upload.created");
         state.write_all_at(&record(*MAGIC, size), HEADER_AT)?;
         state.sync_all()?;
         part.sync_all()?;
@@ -149,18 +150,33 @@ impl Partial {
     pub fn write(&mut self, data: &[u8]) -> io::Result<()> {
         self.part.write_all_at(data, self.written)?;
         self.written += data.len() as u64;
+        cipherhop_failpoint::at("upload.written");
         Ok(())
+    }
+
+    /// Writes over bytes that are there.
+    pub fn overwrite(&self, data: &[u8], at: u64) -> io::Result<()> {
+        self.part.write_all_at(data, at)
+    }
+
+    /// The file with the bytes, for reading them.
+    pub fn into_part(self) -> File {
+        self.part
     }
 
     /// Makes all written bytes durable.
     pub fn commit(&mut self) -> io::Result<u64> {
         if self.written > self.committed {
+            cipherhop_failpoint::at("upload.fsync.before");
             self.part.sync_data()?;
+            cipherhop_failpoint::at("upload.fsync.after");
             self.sequence += 1;
             let at = SLOTS_AT[(self.sequence % 2) as usize];
             self.state
                 .write_all_at(&record(self.sequence.to_le_bytes(), self.written), at)?;
+            cipherhop_failpoint::at("upload.slot.written");
             self.state.sync_data()?;
+            cipherhop_failpoint::at("upload.slot.durable");
             self.committed = self.written;
         }
         Ok(self.committed)

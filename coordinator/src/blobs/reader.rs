@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use futures::stream::{self, Stream};
+use futures::stream::{self, Stream, StreamExt as _};
 
 use super::{BlobError, FRAME_BYTES, io};
 
@@ -38,24 +38,21 @@ pub fn check_range(size: u64, offset: u64, length: u64) -> Result<u64, BlobError
 impl BlobReader {
     pub(super) fn of_file(file: File, size: u64, offset: u64, end: u64) -> BlobReader {
         let file = Arc::new(file);
-        let frames = stream::try_unfold(offset, move |at| {
+        let frame = FRAME_BYTES as u64;
+        let starts = (0..(end - offset).div_ceil(frame)).map(move |n| offset + n * frame);
+        let reads = stream::iter(starts).map(move |at| {
             let file = file.clone();
-            async move {
-                if at >= end {
-                    return Ok(None);
-                }
-                let frame = tokio::task::spawn_blocking(move || {
-                    let wanted =
-                        usize::try_from(end - at).map_or(FRAME_BYTES, |left| left.min(FRAME_BYTES));
-                    let mut frame = vec![0; wanted];
-                    file.read_exact_at(&mut frame, at).map(|()| frame)
-                })
-                .await
-                .unwrap_or_else(|e| Err(std::io::Error::other(e)))
-                .map_err(io("read a blob"))?;
-                let next = at + frame.len() as u64;
-                Ok(Some((frame, next)))
-            }
+            tokio::task::spawn_blocking(move || {
+                let wanted =
+                    usize::try_from(end - at).map_or(FRAME_BYTES, |left| left.min(FRAME_BYTES));
+                let mut frame = vec![0; wanted];
+                file.read_exact_at(&mut frame, at).map(|()| frame)
+            })
+        });
+        // The next frame is read while one is sent.
+        let frames = reads.buffered(2).map(|read| {
+            read.unwrap_or_else(|e| Err(std::io::Error::other(e)))
+                .map_err(io("read a blob"))
         });
         BlobReader {
             size,

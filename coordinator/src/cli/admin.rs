@@ -7,18 +7,21 @@ use cipherhop_proto::v1::admin_service_client::AdminServiceClient;
 use cipherhop_proto::v1::{self, ChainState};
 use cipherhop_proto::{ChainId, DeviceId, TokenId};
 
+use crate::present::hop_state;
+
 use super::{
-    ChainCommand, Connect, DeviceCommand, Failure, HopCommand, RoleArg, TokenCommand, output,
+    AuditArgs, ChainCommand, Connect, DeviceCommand, Failure, HopCommand, RoleArg, ScrubArgs,
+    TokenCommand, output,
 };
 
 /// A connection to the running coordinator with the operator's token.
-struct Session {
+pub(super) struct Session {
     url: String,
-    connection: Connection,
+    pub(super) connection: Connection,
 }
 
 impl Session {
-    fn open(connect: Connect) -> Result<Session, Failure> {
+    pub(super) fn open(connect: Connect) -> Result<Session, Failure> {
         let token = match (connect.token, connect.data) {
             (Some(token), _) => token,
             (None, Some(data)) => {
@@ -31,8 +34,8 @@ impl Session {
         let options = ConnectOptions {
             url: connect.coordinator.clone(),
             token: Some(BearerToken::new(&token)),
-            ca: None,
-            allow_plaintext: false,
+            ca: connect.ca,
+            allow_plaintext: connect.allow_plaintext,
         };
         let url = connect.coordinator;
         let connection = Connection::lazy(&options).map_err(|e| Failure::client(&url, &e))?;
@@ -40,7 +43,7 @@ impl Session {
     }
 
     /// Waits for a call and maps its failure.
-    async fn ask<T>(
+    pub(super) async fn ask<T>(
         &self,
         call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     ) -> Result<T, Failure> {
@@ -48,7 +51,7 @@ impl Session {
         answer.map_err(|e| Failure::client(&self.url, &e))
     }
 
-    fn admin(&self) -> AdminServiceClient<AuthChannel> {
+    pub(super) fn admin(&self) -> AdminServiceClient<AuthChannel> {
         self.connection.admin()
     }
 
@@ -78,14 +81,33 @@ impl Session {
         reason: String,
         json: bool,
     ) -> Result<(), Failure> {
-        let chain_id = self.find_id(chain).await?;
+        let chain = self.find_id(chain).await?;
+        let changed = self.change(&chain, state, reason).await?;
+        output::chains(&changed.into_iter().collect::<Vec<_>>(), json)
+    }
+
+    /// The chain after the change.
+    pub(super) async fn change(
+        &self,
+        chain: &[u8],
+        state: ChainState,
+        reason: String,
+    ) -> Result<Option<v1::Chain>, Failure> {
         let request = v1::SetChainStateRequest {
-            chain_id,
+            chain_id: chain.to_vec(),
             state: state.into(),
             reason,
         };
         let answer = self.ask(self.admin().set_chain_state(request)).await?;
-        output::chains(&answer.chain.into_iter().collect::<Vec<_>>(), json)
+        Ok(answer.chain)
+    }
+
+    pub(super) async fn chains(&self) -> Result<Vec<v1::Chain>, Failure> {
+        let request = v1::ListChainsRequest::default();
+        let answer = self
+            .ask(self.connection.chain().list_chains(request))
+            .await?;
+        Ok(answer.chains)
     }
 }
 
@@ -95,6 +117,7 @@ pub(super) async fn token(command: TokenCommand, json: bool) -> Result<(), Failu
             connect,
             role,
             account,
+            chain,
         } => {
             let role = match role {
                 RoleArg::Invite => v1::TokenRole::Invite,
@@ -103,9 +126,18 @@ pub(super) async fn token(command: TokenCommand, json: bool) -> Result<(), Failu
                 RoleArg::Observer => v1::TokenRole::Observer,
             };
             let session = Session::open(connect)?;
+            let chain_id = match &chain {
+                None => Vec::new(),
+                Some(text) => match text.parse::<ChainId>() {
+                    // It may not exist yet.
+                    Ok(id) => id.to_vec(),
+                    Err(_) => session.find_id(text).await?,
+                },
+            };
             let request = v1::CreateTokenRequest {
                 role: role.into(),
                 account,
+                chain_id,
             };
             let answer = session.ask(session.admin().create_token(request)).await?;
             output::token(&answer, json)
@@ -127,16 +159,7 @@ pub(super) async fn token(command: TokenCommand, json: bool) -> Result<(), Failu
 pub(super) async fn chain(command: ChainCommand, json: bool) -> Result<(), Failure> {
     match command {
         ChainCommand::List { connect } => {
-            let session = Session::open(connect)?;
-            let answer = session
-                .ask(
-                    session
-                        .connection
-                        .chain()
-                        .list_chains(v1::ListChainsRequest {}),
-                )
-                .await?;
-            output::chains(&answer.chains, json)
+            output::chains(&Session::open(connect)?.chains().await?, json)
         }
         ChainCommand::Show { connect, chain } => {
             let answer = Session::open(connect)?.find(&chain).await?;
@@ -169,25 +192,57 @@ pub(super) async fn chain(command: ChainCommand, json: bool) -> Result<(), Failu
 }
 
 pub(super) async fn hop(command: HopCommand, json: bool) -> Result<(), Failure> {
-    let HopCommand::Requeue {
-        connect,
-        chain,
-        hop,
-        reason,
-    } = command;
-    let session = Session::open(connect)?;
-    let chain_id = session.find_id(&chain).await?;
-    let request = v1::RequeueHopRequest {
-        chain_id,
-        hop,
-        reason,
-    };
-    let answer = session.ask(session.admin().requeue_hop(request)).await?;
-    output::done(
-        "requeued",
-        &format!("hop {hop}: {}", output::hop_state(answer.hop_state)),
-        json,
-    )
+    match command {
+        HopCommand::Requeue {
+            connect,
+            chain,
+            hop,
+            reason,
+        } => {
+            let session = Session::open(connect)?;
+            let request = v1::RequeueHopRequest {
+                chain_id: session.find_id(&chain).await?,
+                hop,
+                reason,
+            };
+            let answer = session.ask(session.admin().requeue_hop(request)).await?;
+            let state = hop_state(answer.hop_state);
+            output::done("requeued", &format!("hop {hop}: {state}"), json)
+        }
+        HopCommand::DropArchived {
+            connect,
+            chain,
+            hop,
+            reason,
+        } => {
+            let session = Session::open(connect)?;
+            let request = v1::DropArchivedRequest {
+                chain_id: session.find_id(&chain).await?,
+                hop,
+                reason,
+            };
+            let mut chains = session.connection.chain();
+            let answer = session.ask(chains.drop_archived(request)).await?;
+            let state = hop_state(answer.hop_state);
+            output::done("dropped", &format!("hop {hop}: {state}"), json)
+        }
+        HopCommand::Invalidate {
+            connect,
+            chain,
+            hop,
+            reason,
+        } => {
+            let session = Session::open(connect)?;
+            let request = v1::InvalidateHopRequest {
+                chain_id: session.find_id(&chain).await?,
+                hop,
+                reason,
+            };
+            let mut chains = session.connection.chain();
+            let answer = session.ask(chains.invalidate_hop(request)).await?;
+            output::chains(&answer.chain.into_iter().collect::<Vec<_>>(), json)
+        }
+    }
 }
 
 pub(super) async fn device(command: DeviceCommand, json: bool) -> Result<(), Failure> {
@@ -198,6 +253,23 @@ pub(super) async fn device(command: DeviceCommand, json: bool) -> Result<(), Fai
                 .ask(session.admin().list_devices(v1::ListDevicesRequest {}))
                 .await?;
             return output::devices(&answer.devices, json);
+        }
+        DeviceCommand::Referee {
+            connect,
+            device,
+            off,
+        } => {
+            let id: DeviceId = device
+                .parse()
+                .map_err(|e| Failure::other(format!("{device:?}: {e}")))?;
+            let session = Session::open(connect)?;
+            let request = v1::SetRefereeRequest {
+                device_id: id.to_vec(),
+                referee: !off,
+            };
+            session.ask(session.admin().set_referee(request)).await?;
+            let done = if off { "no referee" } else { "referee" };
+            return output::done(done, &id.to_string(), json);
         }
         DeviceCommand::Quarantine {
             connect,
@@ -227,4 +299,42 @@ pub(super) async fn device(command: DeviceCommand, json: bool) -> Result<(), Fai
         &id.to_string(),
         json,
     )
+}
+
+pub(super) async fn audit(args: AuditArgs, json: bool) -> Result<(), Failure> {
+    let session = Session::open(args.connect)?;
+    let request = v1::ListAuditRequest {
+        before: args.before,
+        limit: args.limit,
+    };
+    let answer = session.ask(session.admin().list_audit(request)).await?;
+    output::audit(&answer.entries, json)
+}
+
+pub(super) async fn scrub(args: ScrubArgs, json: bool) -> Result<(), Failure> {
+    let session = Session::open(args.connect)?;
+    let mut answers = session
+        .ask(session.admin().scrub(v1::ScrubRequest {}))
+        .await?;
+    let mut last = v1::ScrubResponse::default();
+    let mut damaged = Vec::new();
+    // No deadline: terabytes take hours.
+    while let Some(report) = answers
+        .message()
+        .await
+        .map_err(|e| Failure::client(&session.url, &e.into()))?
+    {
+        if !report.damaged_digest.is_empty() {
+            damaged.push(report.clone());
+        }
+        last = report;
+    }
+    output::scrub(&last, &damaged, json)?;
+    match damaged.len() {
+        0 => Ok(()),
+        count => Err(Failure::other(format!(
+            "{count} damaged: put the right bytes back from a backup; in a local folder a blob lies at \
+             DIR/blobs/sha256/, the first two digits of its digest, the rest"
+        ))),
+    }
 }

@@ -61,6 +61,7 @@ impl Failure {
         let refusal = match error {
             ClientError::Refused(refusal) => refusal,
             ClientError::Address { .. } => return Failure::new(2, error),
+            ClientError::Tls(_) => return Failure::new(4, error),
             ClientError::Token => return Failure::token(error),
             ClientError::Unreachable(_) | ClientError::Timeout(_) => {
                 return Failure::unreachable(url, error);

@@ -7,11 +7,17 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod admin;
+mod backup;
+mod dev_cert;
+mod doctor;
+mod drain;
 mod failure;
 mod output;
 mod serve;
 
 use failure::Failure;
+
+use crate::database::DatabaseUrl;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -52,9 +58,23 @@ enum Command {
     /// Look at devices, quarantine them.
     #[command(subcommand)]
     Device(DeviceCommand),
+    /// Show what operators did.
+    Audit(AuditArgs),
+    /// Read every blob and compare it with its digest, while the coordinator runs. Exit code 1 where one is damaged.
+    Scrub(ScrubArgs),
     /// Check the configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Copy the database and all blobs into a new folder while the coordinator runs.
+    Backup(BackupArgs),
+    /// Check a backup and make a data folder of it.
+    Restore(RestoreArgs),
+    /// Before maintenance: hand out nothing new on any chain and wait for the leases that run.
+    Drain(DrainArgs),
+    /// Look whether settings, folder, database and blobs are in order; changes nothing.
+    Doctor(DoctorArgs),
+    /// Make a certificate authority and a server certificate, for tests and small sites.
+    DevCert(DevCertArgs),
 }
 
 #[derive(Args, Debug)]
@@ -65,12 +85,124 @@ struct ServeArgs {
     /// Address to listen on; port 0 picks a free one.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070")]
     listen: SocketAddr,
+    /// Address for HTTP: pages for people (/), /api/v1, /metrics, /healthz and /readyz. Everybody who reaches it may read
+    /// what observers see: chains, names, progress, but no secret.
+    #[arg(long, value_name = "ADDR")]
+    http: Option<SocketAddr>,
     /// Configuration file (TOML).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// The server's certificate (PEM, its issuers after it); instead of server.tls_certificate of the configuration.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The key of the certificate (PEM); instead of server.tls_key of the configuration.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// PostgreSQL database (postgres://USER@HOST/DATABASE) instead of SQLite in DIR; also database.url.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "CIPHERHOP_DATABASE_URL",
+        hide_env_values = true
+    )]
+    database: Option<DatabaseUrl>,
     /// Allow plaintext on an address that is not loopback: tokens can then be read on the network.
     #[arg(long)]
     insecure_bind: bool,
+}
+
+/// A backup is a folder with the database, blobs/ and manifest.sha256, which `sha256sum -c` checks.
+#[derive(Args, Debug)]
+struct BackupArgs {
+    /// Data folder of the coordinator.
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// Folder for the backup, new or empty.
+    #[arg(long, value_name = "DIR")]
+    to: PathBuf,
+    /// Its PostgreSQL database, where it uses one; needs pg_dump.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "CIPHERHOP_DATABASE_URL",
+        hide_env_values = true
+    )]
+    database: Option<DatabaseUrl>,
+}
+
+/// `serve` then goes on from the moment of the backup: volunteers hand in again what they finished since, tokens made since
+/// are unknown.
+#[derive(Args, Debug)]
+struct RestoreArgs {
+    /// The backup.
+    #[arg(long, value_name = "DIR")]
+    from: PathBuf,
+    /// Data folder to make, new or empty.
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// An empty PostgreSQL database, for a backup of one; needs pg_restore.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "CIPHERHOP_DATABASE_URL",
+        hide_env_values = true
+    )]
+    database: Option<DatabaseUrl>,
+}
+
+/// Pauses every active chain; results are still taken. Exit code 0 once no lease is left.
+#[derive(Args, Debug)]
+struct DrainArgs {
+    #[command(flatten)]
+    connect: Connect,
+    /// Longest wait for running leases, seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    wait: u64,
+    /// Shown to everybody who looks at a chain.
+    #[arg(long, default_value = "maintenance")]
+    reason: String,
+    /// Resume the chains that a drain paused.
+    #[arg(long, conflicts_with_all = ["wait", "reason"])]
+    undo: bool,
+}
+
+/// Exit code 0 where nothing is bad; warnings are no failure.
+#[derive(Args, Debug)]
+struct DoctorArgs {
+    /// Data folder of the coordinator, running or not.
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// Its configuration file.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Its PostgreSQL database, where it uses one.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "CIPHERHOP_DATABASE_URL",
+        hide_env_values = true
+    )]
+    database: Option<DatabaseUrl>,
+}
+
+/// What `dev-cert` makes: DIR/ca.pem for clients, DIR/server.pem and DIR/server.key for `serve`.
+#[derive(Args, Debug)]
+struct DevCertArgs {
+    /// Folder for the files; nothing in it is overwritten.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Host names and addresses the certificate is for.
+    #[arg(long, value_name = "NAME", default_values = ["localhost", "127.0.0.1", "::1"])]
+    host: Vec<String>,
+    /// Days it is valid.
+    #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u16).range(1..=3650))]
+    days: u16,
+}
+
+#[derive(Args, Debug)]
+struct ScrubArgs {
+    #[command(flatten)]
+    connect: Connect,
 }
 
 /// How an admin command finds the coordinator and its token.
@@ -96,6 +228,12 @@ struct Connect {
     /// The coordinator's data folder: its admin.token is used.
     #[arg(long, value_name = "DIR", env = "CIPHERHOP_DATA")]
     data: Option<PathBuf>,
+    /// A PEM file with a certificate authority to trust beside the system's, for https://.
+    #[arg(long, value_name = "FILE", env = "CIPHERHOP_CA")]
+    ca: Option<PathBuf>,
+    /// Allow http:// to another machine: the token then travels unencrypted.
+    #[arg(long)]
+    allow_plaintext: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -122,6 +260,10 @@ enum TokenCommand {
         /// Account it belongs to; made when new.
         #[arg(long, value_name = "NAME")]
         account: String,
+        /// The one chain it is for, with every device enrolled by it; every chain without it. Its id, or, once it
+        /// exists, its name.
+        #[arg(long, value_name = "CHAIN")]
+        chain: Option<String>,
     },
     /// Revoke a token by the id printed when it was made.
     Revoke {
@@ -189,6 +331,30 @@ enum HopCommand {
         #[arg(long, default_value = "requeued by an operator")]
         reason: String,
     },
+    /// Forget a wrong archived digest of a hop that is not verified; results it refuted count again.
+    DropArchived {
+        #[command(flatten)]
+        connect: Connect,
+        /// Chain id or name.
+        chain: String,
+        /// Hop number, counted from 0.
+        hop: u32,
+        /// Why the digest is wrong.
+        #[arg(long, default_value = "dropped by an operator")]
+        reason: String,
+    },
+    /// A verified hop is wrong: begin a new generation of the chain at it.
+    Invalidate {
+        #[command(flatten)]
+        connect: Connect,
+        /// Chain id or name.
+        chain: String,
+        /// Hop number, counted from 0.
+        hop: u32,
+        /// Why the result is wrong.
+        #[arg(long, default_value = "invalidated by an operator")]
+        reason: String,
+    },
 }
 
 #[derive(Subcommand, Debug)]
@@ -208,6 +374,16 @@ enum DeviceCommand {
         #[arg(long, default_value = "quarantined by an operator")]
         reason: String,
     },
+    /// Let the device run single steps of disputed hops (`cipherhop-worker referee`): its word decides.
+    Referee {
+        #[command(flatten)]
+        connect: Connect,
+        /// Device id.
+        device: String,
+        /// Take the office away again.
+        #[arg(long)]
+        off: bool,
+    },
     /// Let the device work again, from probation.
     Unquarantine {
         #[command(flatten)]
@@ -218,6 +394,18 @@ enum DeviceCommand {
         #[arg(long, default_value = "lifted by an operator")]
         reason: String,
     },
+}
+
+#[derive(Args, Debug)]
+struct AuditArgs {
+    #[command(flatten)]
+    connect: Connect,
+    /// Most entries to show, the newest first.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    limit: u32,
+    /// Only entries before this number.
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    before: u64,
 }
 
 #[derive(Subcommand, Debug)]
@@ -258,10 +446,17 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Chain(command) => admin::chain(command, json).await,
         Command::Hop(command) => admin::hop(command, json).await,
         Command::Device(command) => admin::device(command, json).await,
+        Command::Audit(args) => admin::audit(args, json).await,
+        Command::Scrub(args) => admin::scrub(args, json).await,
         Command::Config(ConfigCommand::Check { config }) => {
             let config = crate::config::Config::load(config.as_deref()).map_err(Failure::config)?;
             output::config(&config, json)
         }
+        Command::Backup(args) => backup::backup(args, json).await,
+        Command::Restore(args) => backup::restore(args, json).await,
+        Command::Drain(args) => drain::drain(args, json).await,
+        Command::Doctor(args) => doctor::doctor(args, json).await,
+        Command::DevCert(args) => dev_cert::dev_cert(&args, json),
     }
 }
 

@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use cipherhop_proto::{ChainId, DeviceId, TokenId, v1};
+use cipherhop_proto::{DeviceId, TokenId, v1};
 use serde_json::{Value, json};
 
 use super::Failure;
 use crate::config::Config;
+use crate::present::{chain_id, chain_json, chain_state, duration, hop_json, hop_state, method};
 
 /// A closed pipe (`| head`) is no error worth a message.
 fn print(text: &str) -> Result<(), Failure> {
@@ -17,87 +18,12 @@ fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-fn print_either(json: bool, value: Value, text: impl FnOnce() -> String) -> Result<(), Failure> {
+pub(super) fn print_either(
+    json: bool,
+    value: Value,
+    text: impl FnOnce() -> String,
+) -> Result<(), Failure> {
     print(&if json { value.to_string() } else { text() })
-}
-
-fn chain_id(bytes: &[u8]) -> String {
-    ChainId::from_slice(bytes)
-        .map(|id| id.to_string())
-        .unwrap_or_default()
-}
-
-fn chain_state(state: i32) -> &'static str {
-    use v1::ChainState as S;
-    match S::try_from(state).unwrap_or_default() {
-        S::Unspecified => "unknown",
-        S::Active => "active",
-        S::Paused => "paused",
-        S::Stuck => "stuck",
-        S::Completed => "completed",
-        S::Cancelled => "cancelled",
-    }
-}
-
-pub(super) fn hop_state(state: i32) -> &'static str {
-    use v1::HopState as S;
-    match S::try_from(state).unwrap_or_default() {
-        S::Unspecified => "unknown",
-        S::Blocked => "blocked",
-        S::Ready => "ready",
-        S::Running => "running",
-        S::Verifying => "verifying",
-        S::Verified => "verified",
-        S::Stuck => "stuck",
-        S::Cancelled => "cancelled",
-    }
-}
-
-fn method(method: i32) -> Option<&'static str> {
-    use v1::VerificationMethod as M;
-    match M::try_from(method).unwrap_or_default() {
-        M::Unspecified => None,
-        M::Archive => Some("archive"),
-        M::Quorum => Some("quorum"),
-    }
-}
-
-/// 75 -> "1m15s".
-fn duration(seconds: f64) -> String {
-    let s = seconds.max(0.0) as u64;
-    match s {
-        0..60 => format!("{s}s"),
-        60..3600 => format!("{}m{:02}s", s / 60, s % 60),
-        3600..86400 => format!("{}h{:02}m", s / 3600, s / 60 % 60),
-        _ => format!("{}d{:02}h", s / 86400, s / 3600 % 24),
-    }
-}
-
-fn chain_json(chain: &v1::Chain) -> Value {
-    json!({
-        "chain_id": chain_id(&chain.chain_id), "name": chain.name, "state": chain_state(chain.state),
-        "state_reason": chain.state_reason, "hops": chain.hops, "head": chain.head,
-        "generation": chain.generation, "quorum": chain.quorum, "parameter_set": chain.parameter_set,
-        "insecure": chain.insecure, "program_digest": hex::encode(&chain.program_digest),
-        "age_seconds": chain.age_seconds,
-    })
-}
-
-fn hop_json(hop: &v1::HopStatus) -> Value {
-    let running: Vec<Value> = hop.running.iter().map(|r| {
-        let p = r.progress.clone().unwrap_or_default();
-        json!({
-            "volunteer": r.volunteer, "step": p.step, "steps_done": p.steps_done, "steps_total": p.steps_total,
-            "seconds_since_sync": r.seconds_since_sync,
-        })
-    }).collect();
-    json!({
-        "hop": hop.hop, "state": hop_state(hop.state), "reason": hop.reason, "archived": hop.archived,
-        "attempts": hop.attempts, "results_waiting": hop.results_waiting, "running": running,
-        "digest": (!hop.digest.is_empty()).then(|| hex::encode(&hop.digest)), "method": method(hop.method),
-        "verified_by": hop.verified_by, "seconds_in_state": hop.seconds_in_state,
-        "max_err_over_f": hop.max_err_over_f, "worst_rel_rms": hop.worst_rel_rms,
-    })
 }
 
 fn chain_line(chain: &v1::Chain) -> String {
@@ -202,6 +128,7 @@ pub(super) fn devices(devices: &[v1::Device], json: bool) -> Result<(), Failure>
     let values: Vec<Value> = devices.iter().map(|d| json!({
         "device_id": id(d), "account": d.account, "display_name": d.display_name, "state": d.state,
         "consecutive_valid": d.consecutive_valid, "seconds_since_seen": d.seconds_since_seen,
+        "public_key": (!d.public_key.is_empty()).then(|| hex::encode(&d.public_key)),
     })).collect();
     print_either(json, json!({ "devices": values }), || {
         if devices.is_empty() {
@@ -224,9 +151,97 @@ pub(super) fn devices(devices: &[v1::Device], json: bool) -> Result<(), Failure>
     })
 }
 
+pub(super) fn audit(entries: &[v1::AuditEntry], json: bool) -> Result<(), Failure> {
+    let token = |e: &v1::AuditEntry| {
+        TokenId::from_slice(&e.token_id)
+            .map(|id| id.to_string())
+            .unwrap_or_default()
+    };
+    let outcome = |e: &v1::AuditEntry| match e.outcome.as_str() {
+        "" => "unknown".to_owned(),
+        outcome => outcome.to_owned(),
+    };
+    let values: Vec<Value> = entries
+        .iter()
+        .map(|e| {
+            json!({
+                "number": e.number, "age_seconds": e.age_seconds, "account": e.account, "token_id": token(e),
+                "action": e.action, "target": e.target, "detail": e.detail, "outcome": outcome(e),
+            })
+        })
+        .collect();
+    print_either(json, json!({ "entries": values }), || {
+        if entries.is_empty() {
+            return "nothing on record".to_owned();
+        }
+        entries
+            .iter()
+            .map(|e| {
+                format!(
+                    "{:>6}  {:>7} ago  {:<16} {:<18} {}  {}  {}\n",
+                    e.number,
+                    duration(e.age_seconds),
+                    e.account,
+                    e.action,
+                    e.target,
+                    outcome(e),
+                    e.detail
+                )
+            })
+            .collect()
+    })
+}
+
 pub(super) fn done(what: &str, detail: &str, json: bool) -> Result<(), Failure> {
     print_either(json, json!({ "done": what, "detail": detail }), || {
         format!("{what} {detail}")
+    })
+}
+
+pub(super) fn dev_cert(
+    out: &std::path::Path,
+    hosts: &[String],
+    days: u16,
+    json: bool,
+) -> Result<(), Failure> {
+    let (ca, cert, key) = (
+        out.join("ca.pem"),
+        out.join("server.pem"),
+        out.join("server.key"),
+    );
+    let value = json!({ "ca": ca, "certificate": cert, "key": key, "hosts": hosts, "days": days });
+    print_either(json, value, || {
+        format!(
+            "a certificate for {}, valid {days} days\n\
+             serve with   --tls-cert {} --tls-key {}\n\
+             clients need --ca {} (the authority's own key was not kept)",
+            hosts.join(", "),
+            cert.display(),
+            key.display(),
+            ca.display()
+        )
+    })
+}
+
+pub(super) fn scrub(
+    last: &v1::ScrubResponse,
+    damaged: &[v1::ScrubResponse],
+    json: bool,
+) -> Result<(), Failure> {
+    let found = damaged.iter().map(
+        |blob| json!({ "digest": hex::encode(&blob.damaged_digest), "problem": blob.problem }),
+    );
+    let value = json!({
+        "blobs": last.blobs, "bytes": last.bytes, "damaged": found.collect::<Vec<_>>(),
+    });
+    print_either(json, value, || {
+        let mut text = String::new();
+        for blob in damaged {
+            let digest = hex::encode(&blob.damaged_digest);
+            let _ = writeln!(text, "{digest}  {}", blob.problem);
+        }
+        let _ = write!(text, "{} blobs, {} bytes read", last.blobs, last.bytes);
+        text
     })
 }
 

@@ -18,25 +18,50 @@ use crate::auth::Token;
 use crate::blobs::LocalBlobs;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
+use crate::database;
+use crate::http::{self, Pages};
+use crate::metrics::{Counters, Disk};
 use crate::service::{self, Core};
-use crate::store::{self, NewToken, Role, Store};
+use crate::store::{AuditStart, NewToken, Role, Store};
 use crate::tasks;
+use crate::tls::ServerCertificate;
 
 pub(super) async fn serve(args: ServeArgs, json: bool) -> Result<(), Failure> {
-    let config = Config::load(args.config.as_deref()).map_err(Failure::config)?;
-    if !args.listen.ip().is_loopback() && !args.insecure_bind {
+    let mut config = Config::load(args.config.as_deref()).map_err(Failure::config)?;
+    if args.tls_cert.is_some() {
+        (config.server.tls_certificate, config.server.tls_key) = (args.tls_cert, args.tls_key);
+    }
+    let certificate = match (&config.server.tls_certificate, &config.server.tls_key) {
+        (Some(certificate), Some(key)) => {
+            Some(ServerCertificate::load(certificate, key).map_err(Failure::config)?)
+        }
+        _ => None,
+    };
+    let plaintext_allowed = args.insecure_bind || config.server.allow_plaintext;
+    if certificate.is_none() && !args.listen.ip().is_loopback() && !plaintext_allowed {
         return Err(Failure::config(format!(
-            "{} is not a loopback address and this build speaks plaintext: tokens could be read on the network. \
-             Put a TLS proxy in front, or say --insecure-bind",
+            "{} is not a loopback address and there is no certificate: tokens could be read on the network. Give \
+             --tls-cert and --tls-key (`cipherhop-coordinator dev-cert` makes some), or say --insecure-bind behind a \
+             proxy that speaks TLS",
             args.listen
         )));
     }
     start_log(json);
     let _lock = open_data(&args.data)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    let store: Arc<dyn Store> = store::open_sqlite(&args.data.join("coordinator.db"))
+    let url = args.database.as_ref().or(config.database.url.as_ref());
+    let store: Arc<dyn Store> = database::open(url, config.database.connections, &args.data)
         .await
         .map_err(|e| Failure::other(format!("cannot open the database: {e}")))?;
+    let sole = database::claim_local_blobs(&*store)
+        .await
+        .map_err(|e| Failure::other(format!("the database failed: {e}")))?;
+    if !sole {
+        return Err(Failure::in_use(
+            "another coordinator with blobs in a folder of its own uses this database: end it, or keep blobs in \
+             storage that both see (blobs.s3)",
+        ));
+    }
     let blobs = LocalBlobs::open(&args.data.join("blobs"), config.blobs.local_limits())
         .map_err(Failure::other)?;
     ensure_admin_token(&args.data, &*store, &*clock).await?;
@@ -44,6 +69,13 @@ pub(super) async fn serve(args: ServeArgs, json: bool) -> Result<(), Failure> {
         .await
         .map_err(|e| Failure::other(format!("cannot listen on {}: {e}", args.listen)))?;
     let address = listener.local_addr().map_err(Failure::other)?;
+    let pages =
+        match args.http {
+            Some(address) => Some(TcpListener::bind(address).await.map_err(|e| {
+                Failure::other(format!("cannot listen on {address} for HTTP: {e}"))
+            })?),
+            None => None,
+        };
 
     let shutdown = CancellationToken::new();
     let reaper = tokio::spawn(tasks::reaper::run(
@@ -51,16 +83,51 @@ pub(super) async fn serve(args: ServeArgs, json: bool) -> Result<(), Failure> {
         clock.clone(),
         shutdown.clone(),
     ));
+    tokio::spawn(database::keep_local_blobs(store.clone(), shutdown.clone()));
     stop_on_signal(shutdown.clone())?;
-    announce(&format!("http://{address}"), json)?;
-    tracing::info!(%address, "ready");
-    let core = Core::new(
+    let scheme = if certificate.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    if let Some(warning) = certificate.as_ref().and_then(ServerCertificate::warning) {
+        tracing::warn!("{warning}");
+    }
+    let counters = Arc::new(Counters::default());
+    if let Some(pages) = pages {
+        tracing::info!(address = %pages.local_addr().map_err(Failure::other)?, "HTTP pages");
+        let state = Pages {
+            store: store.clone(),
+            clock: clock.clone(),
+            counters: counters.clone(),
+            disk: Disk {
+                folder: args.data.clone(),
+                headroom_bytes: config.blobs.headroom_bytes,
+            },
+            coordinator: format!("{scheme}://{address}"),
+            shutdown: shutdown.clone(),
+        };
+        tokio::spawn(http::serve(state, pages));
+    }
+    announce(&format!("{scheme}://{address}"), json)?;
+    tracing::info!(%address, scheme, "ready");
+    let settings = config.blobs.clone();
+    let mut core = Core::new(
         store.clone(),
         Arc::new(blobs),
         clock,
         config,
         shutdown.clone(),
-    );
+    )
+    .with_counters(counters);
+    if let Some(certificate) = certificate {
+        core = core.with_tls(certificate);
+    }
+    tokio::spawn(tasks::collector::run(
+        core.clone(),
+        settings,
+        shutdown.clone(),
+    ));
     let served = service::serve(core, listener).await;
     shutdown.cancel();
     let _ = tokio::time::timeout(std::time::Duration::from_secs(1), reaper).await;
@@ -155,8 +222,22 @@ async fn ensure_admin_token(
         role: Role::Admin,
         account_name: "admin".into(),
     };
+    let start = AuditStart {
+        token: new.id,
+        account: new.account_name.clone(),
+        action: "create_token",
+        target: new.id.to_string(),
+        detail: "role admin, by serve in the data folder".into(),
+    };
+    let entry = store.begin_audit(start, clock.now()).await;
+    let entry = entry.map_err(|e| cannot(&e))?;
     store
         .create_token(new, clock.now())
+        .await
+        .map_err(|e| cannot(&e))?;
+    cipherhop_failpoint::at("admin_token.stored");
+    store
+        .end_audit(entry, "done")
         .await
         .map_err(|e| cannot(&e))?;
     let mut file = tempfile::NamedTempFile::new_in(data).map_err(|e| cannot(&e))?;
@@ -167,6 +248,7 @@ async fn ensure_admin_token(
         file.as_file().sync_all()
     };
     write(&mut file).map_err(|e| cannot(&e))?;
+    cipherhop_failpoint::at("admin_token.rename.before");
     file.persist(&path).map_err(|e| cannot(&e))?;
     File::open(data)
         .and_then(|d| d.sync_all())

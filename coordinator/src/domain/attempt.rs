@@ -34,6 +34,32 @@ pub enum Phase {
     Uploading,
 }
 
+/// What an attempt is for. Its worker is not told: on the wire all are alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Purpose {
+    /// To get the hop verified.
+    #[default]
+    Work,
+    /// A known-answer hop: the hop is verified, the device is examined.
+    Probe,
+    /// To confirm or refute a result that was accepted without a second account.
+    Recheck,
+}
+
+impl Purpose {
+    /// Every purpose.
+    pub const ALL: [Self; 3] = [Self::Work, Self::Probe, Self::Recheck];
+
+    /// The name as rows hold it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Work => "Work",
+            Self::Probe => "Probe",
+            Self::Recheck => "Recheck",
+        }
+    }
+}
+
 /// Where an attempt stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AttemptState {
@@ -177,6 +203,10 @@ pub struct Attempt {
     pub nonce: Nonce,
     /// Fence: calls with another epoch change nothing (I4).
     pub epoch: u64,
+    /// What it is for.
+    pub purpose: Purpose,
+    /// Handed to a trusted device alone: a second account is asked only if the draw at its submit says so.
+    pub solo: bool,
     /// Where it stands.
     pub state: AttemptState,
     /// Why it ended, where there is a reason to tell.

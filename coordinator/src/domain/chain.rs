@@ -84,6 +84,17 @@ pub struct Policy {
     pub backoff_cap: Duration,
 }
 
+/// The hard deadline is this many times the usual duration.
+const DEADLINE_FACTOR: u32 = 4;
+
+impl Policy {
+    /// Time from lease to hard deadline where 95 of 100 accepted attempts took `p95` at most.
+    pub fn hard_deadline(&self, p95: Option<Duration>) -> Duration {
+        let usual = p95.unwrap_or_default().saturating_mul(DEADLINE_FACTOR);
+        self.deadline_floor.max(usual)
+    }
+}
+
 impl Default for Policy {
     fn default() -> Self {
         Self {

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use std::collections::BTreeSet;
+
 use cipherhop_proto::{AccountId, AttemptId, DeviceId, Digest, Nonce, Reason};
 
 use super::attempt::{Attempt, Claim, FailKind, Phase, Progress};
 use super::chain::Chain;
 use super::event::{EventKind, NewEvent};
 use super::hop::{Hop, HopState, Method};
-use super::trust::Verdict;
+use super::trust::{Standing, Verdict};
 
 /// What a decision is made on: one hop, its chain and its attempts.
 #[derive(Debug, Clone)]
@@ -45,26 +47,53 @@ pub enum OutputCheck {
     Malformed(Reason),
 }
 
+/// Who asks for a hop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asker {
+    /// Id of the new attempt.
+    pub attempt: AttemptId,
+    /// The device.
+    pub device: DeviceId,
+    /// Its account.
+    pub account: AccountId,
+    /// Nonce of the Acquire call.
+    pub nonce: Nonce,
+    /// How far the device is trusted.
+    pub standing: Standing,
+}
+
+/// What decides whether a trusted device's result counts alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chance {
+    /// The device's standing when it submits.
+    pub standing: Standing,
+    /// Uniform, made for this submit, told to nobody.
+    pub draw: u32,
+}
+
+impl Chance {
+    /// No result counts alone.
+    pub const NONE: Self = Self {
+        standing: Standing::NEW,
+        draw: 0,
+    };
+}
+
 /// A command on one hop.
 #[derive(Debug, Clone)]
 pub enum Command {
     /// Hand the hop to a device.
-    Lease {
-        /// Id of the new attempt.
-        attempt: AttemptId,
-        /// The device.
-        device: DeviceId,
-        /// Its account.
-        account: AccountId,
-        /// Nonce of the Acquire call.
-        nonce: Nonce,
-    },
+    Lease(Asker),
+    /// Hand a verified hop to a device to examine the device.
+    Probe(Asker),
+    /// Hand a hop whose result is in doubt to an account that had no part in it: not one of these.
+    Recheck(Asker, BTreeSet<AccountId>),
     /// Renew a lease and take the progress report.
     Sync(Holder, Phase, Progress),
     /// Renew a lease because a byte or another call arrived.
     Touch(Holder),
     /// Take a result.
-    Submit(Holder, Claim, OutputCheck),
+    Submit(Holder, Claim, OutputCheck, Chance),
     /// The worker gave up, with words for people.
     Fail(Holder, FailKind, String),
     /// The worker gives the hop back unharmed.
@@ -79,6 +108,15 @@ pub enum Command {
     Reopen(String),
     /// The archive knows the hop's digest.
     Expect(Digest),
+    /// The archived digest is wrong. Of the results refuted by it, those whose output is among these stored
+    /// blobs wait for a verdict again.
+    DropArchived(BTreeSet<Digest>, String),
+    /// The verified result is wrong: a new generation begins at this hop.
+    Invalidate(String),
+    /// The device the result rests on lost its trust.
+    Doubt,
+    /// A referee ran the step in which results first differed: these are wrong, that one stands.
+    Convict(BTreeSet<AttemptId>, Option<AttemptId>),
     /// Stop new leases.
     Pause(String),
     /// Hand out again.
@@ -124,6 +162,8 @@ pub enum Reply {
     Directive(Directive),
     /// To Submit.
     Outcome(Outcome),
+    /// To Convict: false when the hop was settled without it.
+    Convicted(bool),
     /// To Requeue and Reopen: why the hop had failed.
     Reopened(Option<Reason>),
     /// To Expect: false when the digest was known already.
@@ -143,6 +183,13 @@ pub struct Acceptance {
     pub attempts: Vec<AttemptId>,
 }
 
+/// A new generation of the chain, from the decided hop on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fork {
+    /// What the hop's result is instead, where that is known already.
+    pub instead: Option<Acceptance>,
+}
+
 /// What follows from a command; written in one transaction.
 #[derive(Debug, Clone)]
 pub struct Effects {
@@ -157,6 +204,8 @@ pub struct Effects {
     /// The hop is accepted: append to the archive and, where there is a next hop, make it Ready
     /// with this output as input.
     pub accept: Option<Acceptance>,
+    /// A new generation begins at the hop; `chain` holds its number and head.
+    pub fork: Option<Fork>,
     /// Every hop that is not Verified becomes Cancelled.
     pub cancel_hops: bool,
     /// Attempts that earn credit (I6).
@@ -176,6 +225,7 @@ impl Effects {
             hop: None,
             attempts: Vec::new(),
             accept: None,
+            fork: None,
             cancel_hops: false,
             credits: Vec::new(),
             verdicts: Vec::new(),

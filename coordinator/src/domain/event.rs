@@ -37,12 +37,22 @@ kinds! {
     ChainCancelled = "chain.cancelled",
     /// Expected digests were imported.
     ArchiveImported = "archive.imported",
+    /// A wrong archived digest was dropped.
+    ArchiveDropped = "archive.dropped",
+    /// A new generation began.
+    ChainForked = "chain.forked",
     /// The owner published accuracy figures.
     AccuracyPublished = "accuracy.published",
     /// The hop can be handed out.
     HopReady = "hop.ready",
     /// The hop's result is in the archive.
     HopVerified = "hop.verified",
+    /// The hop's result is in doubt and is checked again.
+    HopDoubted = "hop.doubted",
+    /// The check of a doubted result confirmed it.
+    HopConfirmed = "hop.confirmed",
+    /// The hop's result turned out wrong.
+    HopRefuted = "hop.refuted",
     /// The hop gave up.
     HopStuck = "hop.stuck",
     /// An operator opened the hop again.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cipherhop_proto::{AttemptId, Digest, Reason};
 
-use super::attempt::FailKind;
+use super::attempt::{FailKind, Purpose};
 use super::chain::{ChainState, Policy};
 use super::event::EventKind;
 use super::hop::{HopState, LastFailure};
@@ -44,6 +44,9 @@ pub(super) fn count(turn: &mut Turn, index: usize, budget: Budget, why: Reason, 
         let attempt = &turn.attempts[index];
         (attempt.id, attempt.device, attempt.epoch)
     };
+    if turn.attempts[index].purpose != Purpose::Work {
+        return;
+    }
     note(turn, budget, why, detail);
     let wait = backoff(&turn.chain.policy, turn.hop.failures.total(), id);
     turn.hop.not_before = Some(turn.now.plus(wait));

@@ -51,15 +51,29 @@ pub enum Method {
     Archive,
     /// Equal results of the quorum's distinct accounts.
     Quorum,
+    /// The result of one trusted device.
+    Trusted,
+    /// What a referee left standing: it ran the step in which two results first differed.
+    Referee,
 }
 
 impl Method {
+    /// Every method.
+    pub const ALL: [Self; 4] = [Self::Archive, Self::Quorum, Self::Trusted, Self::Referee];
+
     /// The method's name as rows hold it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Archive => "Archive",
             Self::Quorum => "Quorum",
+            Self::Trusted => "Trusted",
+            Self::Referee => "Referee",
         }
+    }
+
+    /// The whole output rests on one account's word.
+    pub const fn rests_on_one(self) -> bool {
+        matches!(self, Self::Trusted | Self::Referee)
     }
 }
 
@@ -135,6 +149,8 @@ pub struct Hop {
     pub not_before: Option<Timestamp>,
     /// Times a volunteer had the hop opened again.
     pub reopened: u32,
+    /// Verified, but the device it rests on has lost its trust: other accounts run it again.
+    pub recheck: bool,
     /// Since when it is in this state.
     pub since: Timestamp,
 }
@@ -162,6 +178,7 @@ impl Hop {
             last_failed_device: None,
             not_before: None,
             reopened: 0,
+            recheck: false,
             since: now,
         }
     }

@@ -1,11 +1,9 @@
 //! Leases: handed out, renewed, given up, run out.
 
-use std::time::Duration;
+use cipherhop_proto::{DeviceId, Reason};
 
-use cipherhop_proto::{AccountId, AttemptId, DeviceId, Nonce, Reason};
-
-use super::attempt::{Attempt, AttemptState, FailKind, Phase, Progress};
-use super::command::{Directive, Holder, Refusal, Reply, State};
+use super::attempt::{Attempt, AttemptState, FailKind, Phase, Progress, Purpose};
+use super::command::{Asker, Directive, Holder, Refusal, Reply};
 use super::event::EventKind;
 use super::failure::{self, Budget};
 use super::schedule;
@@ -13,53 +11,45 @@ use super::turn::{Turn, clip};
 
 /// Longest step name kept, bytes.
 const STEP_NAME_BYTES: usize = 64;
-/// The hard deadline is this many times the usual duration.
-const DEADLINE_FACTOR: u32 = 4;
 
-pub(super) fn lease(
-    turn: &mut Turn,
-    id: AttemptId,
-    device: DeviceId,
-    account: AccountId,
-    nonce: Nonce,
-) -> Result<Reply, Refusal> {
-    let state = State {
-        chain: turn.chain.clone(),
-        hop: turn.hop.clone(),
-        attempts: turn.attempts.clone(),
-        p95: turn.p95,
-    };
-    schedule::eligible(&state, device, account, turn.now)?;
-    let policy = &turn.chain.policy;
-    let usual = turn
-        .p95
-        .unwrap_or(Duration::ZERO)
-        .saturating_mul(DEADLINE_FACTOR);
-    turn.hop.epoch += 1;
+pub(super) fn lease(turn: &mut Turn, asker: Asker) -> Result<Reply, Refusal> {
+    let state = turn.state();
+    schedule::eligible(&state, asker.device, asker.account, turn.now)?;
+    let solo = asker.standing.may_pass_alone() && schedule::starts_afresh(&state, turn.now);
     turn.hop.last_failed_device = None;
+    hand_out(turn, asker, Purpose::Work, solo);
+    Ok(Reply::Done)
+}
+
+/// Makes a new attempt under the hop's next epoch.
+pub(super) fn hand_out(turn: &mut Turn, asker: Asker, purpose: Purpose, solo: bool) {
+    let policy = &turn.chain.policy;
+    let hard_deadline = turn.now.plus(policy.hard_deadline(turn.p95));
+    turn.hop.epoch += 1;
     turn.attempts.push(Attempt {
-        id,
+        id: asker.attempt,
         chain: turn.chain.id,
         generation: turn.hop.generation,
         hop: turn.hop.index,
-        device,
-        account,
-        nonce,
+        device: asker.device,
+        account: asker.account,
+        nonce: asker.nonce,
         epoch: turn.hop.epoch,
+        purpose,
+        solo,
         state: AttemptState::Live(Phase::Leased),
         reason: None,
         late: false,
         silent: false,
         leased: turn.now,
         soft_expiry: turn.now.plus(policy.soft_lease),
-        hard_deadline: turn.now.plus(policy.deadline_floor.max(usual)),
+        hard_deadline,
         last_seen: turn.now,
         ended: None,
         progress: Progress::default(),
         claim: None,
     });
     turn.attempt_event(EventKind::AttemptLeased, turn.attempts.len() - 1, "");
-    Ok(Reply::Done)
 }
 
 /// Renews a lease; with a report, also takes phase and progress.

@@ -48,6 +48,8 @@ impl ArchiveRow {
         hasher.update(&[match self.method {
             Method::Archive => 1,
             Method::Quorum => 2,
+            Method::Trusted => 3,
+            Method::Referee => 4,
         }]);
         hasher.update(&(self.attempts.len() as u64).to_le_bytes());
         for attempt in &self.attempts {

@@ -2,6 +2,7 @@
 //!
 //! [`decide`] takes what is known, a command and the time, and gives what follows or a refusal.
 
+mod arbitrate;
 pub mod attempt;
 pub mod chain;
 pub mod command;
@@ -12,6 +13,8 @@ pub mod hop;
 mod lease;
 pub mod ledger;
 mod operate;
+mod recheck;
+pub mod reconcile;
 pub mod schedule;
 pub mod time;
 pub mod trust;
@@ -20,3 +23,4 @@ mod verify;
 pub mod view;
 
 pub use decide::decide;
+pub use recheck::close_attempt;

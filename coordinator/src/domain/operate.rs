@@ -1,6 +1,8 @@
 //! What people ask for: opening hops again, pausing, resuming and cancelling chains.
 
-use cipherhop_proto::Reason;
+use std::collections::BTreeSet;
+
+use cipherhop_proto::{Digest, Reason};
 
 use super::attempt::AttemptState;
 use super::chain::ChainState;
@@ -55,20 +57,49 @@ fn open_again(turn: &mut Turn, kind: EventKind, note: String) {
     turn.hop.failures = Failures::default();
     turn.hop.not_before = None;
     turn.hop.last_failed_device = None;
-    if schedule::classes(&turn.attempts).len() > 1 && !turn.hop.state.is_open() {
+    let dropped = kind == EventKind::ArchiveDropped;
+    if schedule::classes(&turn.attempts).len() > 1 && !turn.hop.state.is_open() && !dropped {
         for index in turn.submitted() {
             turn.end(index, AttemptState::Inconclusive, None);
         }
     }
     turn.hop_event(kind, note);
-    if matches!(turn.hop.state, HopState::Stuck(_)) {
-        turn.set_hop_state(HopState::Ready);
-    }
-    if matches!(turn.chain.state, ChainState::Stuck(_)) {
-        turn.chain.state = ChainState::Active;
-        turn.chain_event(EventKind::ChainResumed, "");
-    }
+    turn.reopen();
     verify::evaluate(turn, false);
+}
+
+/// The archived digest of an open hop is wrong: results it refuted wait for a verdict again, where their bytes
+/// are `stored`, and the hop goes by quorum.
+pub(super) fn drop_archived(
+    turn: &mut Turn,
+    stored: &BTreeSet<Digest>,
+    note: String,
+) -> Result<Reply, Refusal> {
+    if let Some(reason) = turn.closed() {
+        return Err(reason.into());
+    }
+    if turn.hop.accepted.is_some() {
+        let detail = "the hop is verified: invalidate it instead";
+        return Err(Refusal::new(Reason::ChainStateConflict, detail));
+    }
+    if turn.hop.expected.take().is_none() {
+        let detail = "the hop has no archived digest";
+        return Err(Refusal::new(Reason::ChainStateConflict, detail));
+    }
+    for index in 0..turn.attempts.len() {
+        let attempt = &turn.attempts[index];
+        let refuted = matches!(
+            attempt.state,
+            AttemptState::Mismatched | AttemptState::LateMismatched
+        );
+        let output = verify::output_of(turn, index);
+        if refuted && attempt.reason.is_none() && output.is_some_and(|o| stored.contains(&o)) {
+            turn.attempts[index].state = AttemptState::Submitted;
+            turn.attempt_event(EventKind::AttemptSubmitted, index, "");
+        }
+    }
+    open_again(turn, EventKind::ArchiveDropped, note);
+    Ok(Reply::Done)
 }
 
 pub(super) fn pause(turn: &mut Turn, note: String) -> Result<Reply, Refusal> {

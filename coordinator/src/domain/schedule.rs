@@ -6,11 +6,15 @@ use std::time::Duration;
 use cipherhop_proto::{AccountId, DeviceId, Digest, Reason};
 
 use super::attempt::{Attempt, AttemptState};
+use super::chain::Policy;
 use super::command::{Refusal, State};
 use super::time::Timestamp;
+use super::trust::Pace;
 
 /// Silent leases that may pile up on one hop before it waits for their hard deadlines.
 const MAX_SILENT: usize = 4;
+/// A measured pace is believed for so long; then the device may show another.
+const PACE_COUNTS: Duration = Duration::from_secs(24 * 3600);
 
 /// Distinct accounts behind each waiting result.
 pub(super) fn classes(attempts: &[Attempt]) -> BTreeMap<Digest, BTreeSet<AccountId>> {
@@ -40,9 +44,24 @@ pub fn results_needed(state: &State) -> usize {
     (state.chain.policy.quorum as usize).saturating_sub(largest)
 }
 
-/// Attempts that may start now: results needed less leases that are not silent.
+/// Nothing waits, nobody works and no digest is known: the next attempt is the first.
+pub(super) fn starts_afresh(state: &State, now: Timestamp) -> bool {
+    let grace = state.chain.policy.grace;
+    let counts = |attempt: &Attempt| {
+        attempt.state == AttemptState::Submitted
+            || (attempt.state.is_live() && !is_silent(attempt, grace, now))
+    };
+    state.hop.expected.is_none() && !state.attempts.iter().any(counts)
+}
+
+fn is_silent(attempt: &Attempt, grace: Duration, now: Timestamp) -> bool {
+    attempt.silent || attempt.soft_expiry.plus(grace) <= now
+}
+
+/// Attempts that may start now: results needed less leases that are not silent. Beside a trusted device that
+/// works alone nobody starts.
 pub fn open_slots(state: &State, now: Timestamp) -> usize {
-    let needed = results_needed(state);
+    let mut needed = results_needed(state);
     let grace = state.chain.policy.grace;
     let live = state
         .attempts
@@ -51,11 +70,57 @@ pub fn open_slots(state: &State, now: Timestamp) -> usize {
     let (mut fresh, mut all) = (0, 0);
     for attempt in live {
         all += 1;
-        let silent = attempt.silent || attempt.soft_expiry.plus(grace) <= now;
+        let silent = is_silent(attempt, grace, now);
         fresh += usize::from(!silent);
+        if attempt.solo && !silent && classes(&state.attempts).is_empty() {
+            // Whether a second account is needed is drawn when this one submits.
+            needed = needed.min(1);
+        }
     }
     let room = (needed + MAX_SILENT).saturating_sub(all);
     needed.saturating_sub(fresh).min(room)
+}
+
+/// How long the device that failed the hop last still leaves it to others. Not for ever: where nobody else comes
+/// or may take it, the hop would wait for a person.
+pub fn others_first(state: &State, device: DeviceId, now: Timestamp) -> Option<Duration> {
+    let failure = state.hop.last_failure.as_ref()?;
+    let own = state.hop.last_failed_device == Some(device);
+    let until = failure
+        .at
+        .plus(state.chain.policy.backoff_cap.saturating_mul(3));
+    (own && until > now).then(|| until.since(now))
+}
+
+/// Whether a device of this pace can finish before its hard deadline: `middle` and `p95` are the chain's accepted
+/// attempts'. Without a measure, yes.
+pub fn feasible(
+    policy: &Policy,
+    pace: Option<Pace>,
+    middle: Option<Duration>,
+    p95: Option<Duration>,
+    now: Timestamp,
+) -> Result<(), Refusal> {
+    let (Some(pace), Some(middle)) = (pace, middle) else {
+        return Ok(());
+    };
+    if now.since(pace.at) > PACE_COUNTS {
+        return Ok(());
+    }
+    let expected = middle.saturating_mul(pace.permille) / 1000;
+    let deadline = policy.hard_deadline(p95);
+    if expected <= deadline {
+        return Ok(());
+    }
+    let detail = format!(
+        "this device would take about {} s, the deadline is {} s",
+        expected.as_secs(),
+        deadline.as_secs()
+    );
+    Err(Refusal {
+        retry_after: Some(Duration::from_secs(60)),
+        ..Refusal::new(Reason::DeviceTooSlow, detail)
+    })
 }
 
 /// Whether the device may take the hop now.
@@ -78,17 +143,17 @@ pub fn eligible(
     if state.attempts.iter().any(busy) {
         return Err(Reason::AccountAlreadyOnHop.into());
     }
-    if state.hop.last_failed_device == Some(device) {
+    if let Some(wait) = others_first(state, device, now) {
         let detail = state.hop.last_failure.as_ref().map(|failure| {
             format!(
                 "this device failed the hop last ({}); another goes first",
                 failure.reason
             )
         });
-        return Err(Refusal::new(
-            Reason::DeviceFailedLast,
-            detail.unwrap_or_default(),
-        ));
+        return Err(Refusal {
+            retry_after: Some(wait),
+            ..Refusal::new(Reason::DeviceFailedLast, detail.unwrap_or_default())
+        });
     }
     if let Some(at) = state.hop.not_before
         && at > now

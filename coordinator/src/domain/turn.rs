@@ -2,9 +2,9 @@
 
 use cipherhop_proto::{AttemptId, DeviceId, Reason};
 
-use super::attempt::{Attempt, AttemptState};
+use super::attempt::{Attempt, AttemptState, Purpose};
 use super::chain::{Chain, ChainState, MAX_TEXT_BYTES};
-use super::command::{Acceptance, Effects, Holder, Refusal, Reply, State};
+use super::command::{Acceptance, Effects, Fork, Holder, Refusal, Reply, State};
 use super::event::{EventKind, NewEvent};
 use super::hop::{Hop, HopState};
 use super::time::Timestamp;
@@ -17,6 +17,7 @@ pub(super) struct Turn {
     pub p95: Option<std::time::Duration>,
     pub now: Timestamp,
     pub accept: Option<Acceptance>,
+    pub fork: Option<Fork>,
     pub cancel_hops: bool,
     pub credits: Vec<AttemptId>,
     pub verdicts: Vec<(DeviceId, Verdict)>,
@@ -32,10 +33,21 @@ impl Turn {
             p95: state.p95,
             now,
             accept: None,
+            fork: None,
             cancel_hops: false,
             credits: Vec::new(),
             verdicts: Vec::new(),
             events: Vec::new(),
+        }
+    }
+
+    /// The state as it stands now.
+    pub fn state(&self) -> State {
+        State {
+            chain: self.chain.clone(),
+            hop: self.hop.clone(),
+            attempts: self.attempts.clone(),
+            p95: self.p95,
         }
     }
 
@@ -96,7 +108,11 @@ impl Turn {
         });
     }
 
+    /// Examinations and rechecks make no events: anybody could tell them from work.
     pub fn attempt_event(&mut self, kind: EventKind, index: usize, detail: impl Into<String>) {
+        if self.attempts[index].purpose != Purpose::Work {
+            return;
+        }
         let (hop, attempt) = (Some(self.hop.index), Some(self.attempts[index].id));
         self.events.push(NewEvent {
             kind,
@@ -128,6 +144,17 @@ impl Turn {
         (0..self.attempts.len()).filter(waits).collect()
     }
 
+    /// A stuck hop is handed out again, and its chain with it.
+    pub fn reopen(&mut self) {
+        if matches!(self.hop.state, HopState::Stuck(_)) {
+            self.set_hop_state(HopState::Ready);
+        }
+        if matches!(self.chain.state, ChainState::Stuck(_)) {
+            self.chain.state = ChainState::Active;
+            self.chain_event(EventKind::ChainResumed, "");
+        }
+    }
+
     /// Derives Ready, Running or Verifying of an open hop from its attempts.
     fn settle(&mut self) {
         if !self.hop.state.is_open() {
@@ -156,6 +183,7 @@ impl Turn {
             hop: (self.hop != before.hop).then_some(self.hop),
             attempts: attempts.map(|(_, attempt)| attempt).collect(),
             accept: self.accept,
+            fork: self.fork,
             cancel_hops: self.cancel_hops,
             credits: self.credits,
             verdicts: self.verdicts,

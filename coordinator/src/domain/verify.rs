@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 
 use cipherhop_proto::{Digest, Reason};
 
-use super::attempt::{AttemptState, Claim, Phase};
+use super::attempt::{AttemptState, Claim, Phase, Purpose};
 use super::chain::ChainState;
-use super::command::{Acceptance, Holder, Outcome, OutputCheck, Refusal, Reply};
+use super::command::{Acceptance, Chance, Holder, Outcome, OutputCheck, Refusal, Reply};
 use super::event::EventKind;
 use super::failure::{self, Budget};
 use super::hop::{Accepted, HopState, Method};
+use super::trust::Verdict;
 use super::turn::Turn;
-use super::{lease, schedule};
+use super::{lease, recheck, schedule};
 
 /// Accounts that must agree with each other against an archived digest to make it suspect.
 const SUSPECT_ACCOUNTS: usize = 3;
@@ -23,6 +24,7 @@ pub(super) fn submit(
     holder: Holder,
     claim: Claim,
     check: OutputCheck,
+    chance: Chance,
 ) -> Result<Reply, Refusal> {
     let index = turn.hold(holder)?;
     if turn.closed().is_some() {
@@ -58,7 +60,10 @@ pub(super) fn submit(
         return Ok(Reply::Outcome(outcome));
     }
     check_sizes(turn, &claim)?;
-    Ok(Reply::Outcome(judge(turn, index, claim, check)))
+    Ok(Reply::Outcome(match turn.attempts[index].purpose {
+        Purpose::Work => judge(turn, index, claim, check, chance),
+        _ => recheck::judge(turn, index, claim, check),
+    }))
 }
 
 fn check_sizes(turn: &Turn, claim: &Claim) -> Result<(), Refusal> {
@@ -77,7 +82,13 @@ fn check_sizes(turn: &Turn, claim: &Claim) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn judge(turn: &mut Turn, index: usize, claim: Claim, check: OutputCheck) -> Outcome {
+fn judge(
+    turn: &mut Turn,
+    index: usize,
+    claim: Claim,
+    check: OutputCheck,
+    chance: Chance,
+) -> Outcome {
     let live = turn.attempts[index].state.is_live();
     if let Some(accepted) = turn.hop.accepted {
         return late_for_verified(turn, index, claim, accepted);
@@ -108,7 +119,18 @@ fn judge(turn: &mut Turn, index: usize, claim: Claim, check: OutputCheck) -> Out
             let alone = groups
                 .get(&output)
                 .is_none_or(|accounts| accounts.len() < 2);
-            evaluate(turn, alone && groups.len() > 1);
+            let attempt = &turn.attempts[index];
+            let first = attempt.solo && live && turn.hop.expected.is_none();
+            let alone_here = turn.submitted() == [index];
+            if first
+                && alone_here
+                && turn.hop.state.is_open()
+                && chance.standing.passes_alone(chance.draw)
+            {
+                accept(turn, output, Method::Trusted);
+            } else {
+                evaluate(turn, alone && groups.len() > 1);
+            }
             match turn.attempts[index].state {
                 AttemptState::Matched | AttemptState::LateValid => Outcome::Matched,
                 AttemptState::Mismatched | AttemptState::LateMismatched => Outcome::Mismatched,
@@ -209,7 +231,7 @@ fn by_quorum(turn: &mut Turn, disagreement: bool) {
 
 /// The hop is Verified with `digest`: winners are credited, other waiting results refuted, leases
 /// ended, and the head moves on.
-fn accept(turn: &mut Turn, digest: Digest, method: Method) {
+pub(super) fn accept(turn: &mut Turn, digest: Digest, method: Method) {
     let mut winners = Vec::new();
     for index in 0..turn.attempts.len() {
         let attempt = &turn.attempts[index];
@@ -224,7 +246,11 @@ fn accept(turn: &mut Turn, digest: Digest, method: Method) {
                 };
                 turn.end(index, state, None);
                 turn.credits.push(id);
-                turn.verdicts.push((device, super::trust::Verdict::Valid));
+                let verdict = match method {
+                    Method::Archive => Verdict::Proven,
+                    _ => Verdict::Valid,
+                };
+                turn.verdicts.push((device, verdict));
                 winners.push(id);
             }
             AttemptState::Submitted => refute(turn, index, None),
@@ -264,7 +290,7 @@ fn accept(turn: &mut Turn, digest: Digest, method: Method) {
 }
 
 /// The result is wrong (`malformed`: not even an output); the device's trust falls.
-fn refute(turn: &mut Turn, index: usize, malformed: Option<Reason>) {
+pub(super) fn refute(turn: &mut Turn, index: usize, malformed: Option<Reason>) {
     let late = turn.attempts[index].late;
     let state = if late {
         AttemptState::LateMismatched
@@ -272,13 +298,13 @@ fn refute(turn: &mut Turn, index: usize, malformed: Option<Reason>) {
         AttemptState::Mismatched
     };
     turn.end(index, state, malformed);
-    turn.verdicts
-        .push((turn.attempts[index].device, super::trust::Verdict::Invalid));
+    let device = turn.attempts[index].device;
+    turn.verdicts.push((device, Verdict::Invalid));
     let detail = malformed.map_or("", Reason::as_str);
     turn.attempt_event(EventKind::AttemptMismatched, index, detail);
 }
 
-fn output_of(turn: &Turn, index: usize) -> Option<Digest> {
+pub(super) fn output_of(turn: &Turn, index: usize) -> Option<Digest> {
     turn.attempts[index]
         .claim
         .as_ref()

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use cipherhop_proto::{AccountId, AttemptId, DeviceId, Digest, Reason};
+use cipherhop_proto::{AccountId, AttemptId, DeviceId, Digest, Reason, manifest};
 
-use super::attempt::{Attempt, AttemptState, Progress};
+use super::attempt::{Attempt, AttemptState, Progress, Purpose};
 use super::chain::Chain;
 use super::hop::{Accepted, Hop, HopState, LastFailure};
 use super::time::Timestamp;
@@ -79,7 +79,9 @@ impl HopView {
         let mut running = Vec::new();
         let mut verified_by = Vec::new();
         let mut results_waiting = 0;
-        for attempt in attempts {
+        // Examinations and rechecks of verified hops are nobody's business.
+        let work = attempts.iter().filter(|a| a.purpose == Purpose::Work);
+        for attempt in work.clone() {
             match attempt.state {
                 AttemptState::Live(_) => running.push(RunningView {
                     attempt: attempt.id,
@@ -108,7 +110,7 @@ impl HopView {
             },
             last_failure: hop.last_failure.clone(),
             archived: hop.expected.is_some(),
-            attempts: u32::try_from(attempts.len()).unwrap_or(u32::MAX),
+            attempts: u32::try_from(work.count()).unwrap_or(u32::MAX),
             results_waiting,
             running,
             accepted: hop.accepted,
@@ -129,6 +131,17 @@ pub struct ChainStatus {
     pub hops: Vec<HopView>,
     /// Last event's sequence number: watch from here.
     pub sequence: u64,
+}
+
+impl ChainStatus {
+    /// Digests of the verified outputs, as `manifest.sha256` has them.
+    pub fn manifest(&self) -> String {
+        let verified = self
+            .hops
+            .iter()
+            .filter_map(|hop| Some((hop.index, hop.accepted?.digest)));
+        manifest::format(verified)
+    }
 }
 
 /// Input and, once Verified, output of a hop.

@@ -1,16 +1,17 @@
-//! Who may send or read which blob.
+//! Who may send or read which blob, and whose signature stands under a result.
 
+use cipherhop_proto::signing::{EnrolmentStatement, PublicKey, ResultStatement, Signature};
 use cipherhop_proto::status::{bad_request, status};
-use cipherhop_proto::{AttemptId, Digest, Reason, UploadId};
+use cipherhop_proto::{AttemptId, Digest, Nonce, Reason, UploadId, v1};
 use tonic::Status;
 
-use super::Core;
 use super::error::of_store;
+use super::{Core, parse};
 use crate::blobs::UploadKey;
-use crate::domain::attempt::{Attempt, Claim};
+use crate::domain::attempt::{Attempt, AttemptState, Claim};
 use crate::domain::command::Holder;
 use crate::domain::view::BlobRole;
-use crate::store::{Identity, Role, UploadRecord};
+use crate::store::{Identity, ResultSignature, Role, UploadRecord};
 
 impl Core {
     pub(super) async fn own_upload(
@@ -67,6 +68,25 @@ impl Core {
         if attempt.epoch != epoch {
             return Err(status(Reason::StaleEpoch, ""));
         }
+        if role == BlobRole::Output
+            && attempt.state == AttemptState::Submitted
+            && self.is_wanted_input(&attempt, digest).await?
+        {
+            // The step's own size is nobody's secret; no ciphertext is this much larger than the boundary's.
+            let chain = self
+                .store
+                .chain(attempt.chain)
+                .await
+                .map_err(of_store("upload"))?;
+            let most = chain.spec.boundary_bytes.saturating_mul(8);
+            return match size <= most {
+                true => Ok(()),
+                false => Err(status(
+                    Reason::BlobTooLarge,
+                    format!("at most {most} bytes"),
+                )),
+            };
+        }
         if !attempt.may_upload() {
             return Err(status(
                 Reason::AttemptClosed,
@@ -101,6 +121,10 @@ impl Core {
         digest: Digest,
     ) -> Result<Option<Holder>, Status> {
         if identity.role != Role::Volunteer {
+            self.in_scope_blob(identity, digest).await?;
+            return Ok(None);
+        }
+        if attempt.is_none() && self.referee_may_read(identity, digest).await? {
             return Ok(None);
         }
         let attempt = self.own_attempt(identity, attempt).await?;
@@ -125,6 +149,102 @@ impl Core {
             attempt: attempt.id,
             device: attempt.device,
             epoch: attempt.epoch,
+        }))
+    }
+
+    /// A token of one chain reads that chain's inputs and outputs only.
+    async fn in_scope_blob(&self, identity: &Identity, digest: Digest) -> Result<(), Status> {
+        let Some(chain) = identity.scope else {
+            return Ok(());
+        };
+        let results = self.store.results(chain).await.map_err(of_store("read"))?;
+        let of_chain = |blob: Option<Digest>| blob == Some(digest);
+        if results
+            .iter()
+            .any(|hop| of_chain(hop.input) || of_chain(hop.output))
+        {
+            return Ok(());
+        }
+        Err(status(
+            Reason::TokenScope,
+            "the blob is not of the token's chain",
+        ))
+    }
+
+    /// The key an enrolling device proves to hold; `None` from workers that have none.
+    pub(super) fn enrolling_key(
+        &self,
+        asked: &v1::EnrollRequest,
+        nonce: Nonce,
+        invite: Digest,
+    ) -> Result<Option<PublicKey>, Status> {
+        if asked.public_key.is_empty() {
+            return match self.config.volunteers.require_device_keys {
+                false => Ok(None),
+                true => Err(status(
+                    Reason::SignatureMissing,
+                    "this coordinator takes only devices that sign their results",
+                )),
+            };
+        }
+        let invalid = |detail: &str| status(Reason::DeviceKeyInvalid, detail);
+        let key = PublicKey::from_slice(&asked.public_key).map_err(|e| invalid(&e.to_string()))?;
+        let signature = Signature::try_from(&asked.key_signature[..])
+            .map_err(|e| invalid(&format!("key_signature: {e}")))?;
+        if !key.verify(&EnrolmentStatement { nonce, invite }, &signature) {
+            return Err(invalid(
+                "key_signature is not the key's over this enrolment",
+            ));
+        }
+        Ok(Some(key))
+    }
+
+    /// The device's signature under a claim, checked; `None` from devices that enrolled without a key.
+    pub(super) async fn signed(
+        &self,
+        identity: &Identity,
+        attempt: &Attempt,
+        claim: &Claim,
+        bytes: &[u8],
+    ) -> Result<Option<ResultSignature>, Status> {
+        if Some(attempt.device) != identity.device {
+            return Err(status(Reason::AttemptNotYours, ""));
+        }
+        let key = self
+            .store
+            .device_key(attempt.device)
+            .await
+            .map_err(of_store("submit"))?;
+        let Some(key) = key else {
+            return match self.config.volunteers.require_device_keys {
+                false => Ok(None),
+                true => Err(status(
+                    Reason::SignatureMissing,
+                    "the device enrolled without a key",
+                )),
+            };
+        };
+        if bytes.is_empty() {
+            return Err(status(Reason::SignatureMissing, ""));
+        }
+        let signature: Signature = parse::field("signature", bytes)?;
+        let statement = ResultStatement {
+            chain: attempt.chain,
+            generation: attempt.generation,
+            hop: attempt.hop,
+            attempt: attempt.id,
+            output: claim.output,
+            trace_root: claim.trace_root,
+        };
+        if !key.verify(&statement, &signature) {
+            return Err(status(Reason::SignatureInvalid, ""));
+        }
+        Ok(Some(ResultSignature {
+            attempt: attempt.id,
+            key,
+            output: claim.output,
+            trace_root: claim.trace_root,
+            signature,
         }))
     }
 }

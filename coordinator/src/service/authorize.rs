@@ -1,7 +1,7 @@
 //! Who calls, and whether the role may.
 
 use cipherhop_proto::status::status;
-use cipherhop_proto::{DeviceId, Reason};
+use cipherhop_proto::{ChainId, DeviceId, Reason};
 use tonic::{Request, Status};
 
 use super::Core;
@@ -18,12 +18,55 @@ pub(super) const OWN: &[Role] = &[Role::Owner, Role::Admin];
 pub(super) const ADMIN: &[Role] = &[Role::Admin];
 
 impl Core {
-    /// The caller, if its token is good and its role is among `allowed`.
+    /// As [`Core::caller`]; counts against the token's rate limit. Operators are not limited: their scripts come in
+    /// bursts, and they could lift the limit anyway.
+    pub(super) async fn limited<T>(
+        &self,
+        request: &Request<T>,
+        allowed: &[Role],
+    ) -> Result<Identity, Status> {
+        let identity = self.caller(request, allowed).await?;
+        if identity.role != Role::Admin {
+            self.limits.token(identity.token)?;
+        }
+        Ok(identity)
+    }
+
+    /// The caller, if its token is good and its role is among `allowed`. Never limited, except for those without a good
+    /// token.
     pub(super) async fn caller<T>(
         &self,
         request: &Request<T>,
         allowed: &[Role],
     ) -> Result<Identity, Status> {
+        let identity = match self.identity(request).await {
+            Ok(identity) => identity,
+            Err(unknown) => {
+                self.stranger(request)?;
+                return Err(unknown);
+            }
+        };
+        if !allowed.contains(&identity.role) {
+            let names: Vec<_> = allowed.iter().map(|role| role_name(*role)).collect();
+            return Err(status(
+                Reason::RoleNotAllowed,
+                format!(
+                    "a token of role {} may not do this; it takes {}",
+                    role_name(identity.role),
+                    names.join(" or ")
+                ),
+            ));
+        }
+        Ok(identity)
+    }
+
+    /// Counts a call without a good token against the caller's address.
+    pub(super) fn stranger<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        self.limits
+            .address(request.remote_addr().map(|address| address.ip()))
+    }
+
+    async fn identity<T>(&self, request: &Request<T>) -> Result<Identity, Status> {
         let header = request
             .metadata()
             .get("authorization")
@@ -39,23 +82,10 @@ impl Core {
                     "the authorization header is not `Bearer TOKEN`",
                 )
             })?;
-        let identity = self
-            .store
+        self.store
             .identify(token.hash())
             .await
-            .map_err(of_store("identify"))?;
-        if !allowed.contains(&identity.role) {
-            let names: Vec<_> = allowed.iter().map(|role| role_name(*role)).collect();
-            return Err(status(
-                Reason::RoleNotAllowed,
-                format!(
-                    "a token of role {} may not do this; it takes {}",
-                    role_name(identity.role),
-                    names.join(" or ")
-                ),
-            ));
-        }
-        Ok(identity)
+            .map_err(of_store("identify"))
     }
 
     /// The calling volunteer's device.
@@ -74,8 +104,17 @@ impl Core {
     }
 }
 
+/// Only a token of this chain or of every chain.
+pub(super) fn in_scope(identity: &Identity, chain: ChainId) -> Result<(), Status> {
+    match identity.scope {
+        Some(scope) if scope != chain => Err(status(Reason::TokenScope, "")),
+        _ => Ok(()),
+    }
+}
+
 /// Only a chain's own key holder, or an operator.
 pub(super) fn own_chain(identity: &Identity, chain: &Chain) -> Result<(), Status> {
+    in_scope(identity, chain.id)?;
     if identity.role == Role::Admin || identity.account == chain.owner {
         return Ok(());
     }

@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::authorize::OWN;
 use super::error::{of_blob, of_store};
 use super::recent::Finished;
-use super::{Core, convert, parse};
+use super::{Core, chunks, convert, parse};
 use crate::blobs::{Appender, BlobError, FRAME_BYTES, Opened, UploadKey};
 use crate::domain::command::Holder;
 use crate::domain::view::{BlobRole, NeededBlob};
@@ -32,6 +32,7 @@ const SENDERS: &[Role] = &[Role::Volunteer, Role::Owner, Role::Admin];
 #[tonic::async_trait]
 impl BlobService for Core {
     type ReadStream = Pin<Box<dyn Stream<Item = Result<v1::ReadResponse, Status>> + Send>>;
+    type ListChunksStream = chunks::Answers;
 
     async fn open_upload(
         &self,
@@ -82,6 +83,9 @@ impl BlobService for Core {
             }
             OpenedUpload::Open(record) => record,
         };
+        cipherhop_failpoint::at("upload.row.made");
+        // From the bytes that may be there to the row that says so, nobody may take them away.
+        let _publishing = self.publishing.lock(digest).await;
         match self
             .blobs
             .open_upload(key, blob.size)
@@ -121,11 +125,11 @@ impl BlobService for Core {
             .ok_or_else(|| bad_request("upload_id", "must be set"))?;
         let id = parse::field("upload_id", &first.upload_id)?;
         let (record, key) = self.own_upload(&identity, id).await?;
-        let appender = self
-            .blobs
-            .append(key, first.offset)
-            .await
-            .map_err(of_blob)?;
+        let appender = match first.replace {
+            false => self.blobs.append(key, first.offset).await,
+            true => self.blobs.replace(key, first.offset).await,
+        };
+        let appender = appender.map_err(of_blob)?;
         let mut stream = AppendStream {
             core: self,
             record,
@@ -153,11 +157,12 @@ impl BlobService for Core {
             return Ok(finished(done.digest, done.size));
         }
         let (record, key) = self.own_upload(&identity, id).await?;
+        let _publishing = self.publishing.lock(record.digest).await;
         let size = match self.blobs.finish(key).await {
             Ok(size) => size,
             Err(error) => {
                 if matches!(error, BlobError::DigestMismatch { .. }) {
-                    tracing::warn!(upload = %id, account = %identity.account, %error, "an upload was discarded");
+                    tracing::warn!(upload = %id, account = %identity.account, %error, "an upload was refused");
                     let now = self.clock.now();
                     self.store
                         .restart_upload(id, now)
@@ -168,10 +173,12 @@ impl BlobService for Core {
             }
         };
         self.commit_row(&record, size).await?;
+        cipherhop_failpoint::at("finish.row.before");
         self.store
             .complete_upload(id, self.clock.now())
             .await
             .map_err(of_store("finish"))?;
+        cipherhop_failpoint::at("finish.row.after");
         self.recent.insert(
             id,
             Finished {
@@ -231,6 +238,31 @@ impl BlobService for Core {
         )))
     }
 
+    async fn list_chunks(
+        &self,
+        request: Request<v1::ListChunksRequest>,
+    ) -> Answered<Self::ListChunksStream> {
+        let identity = self.caller(&request, SENDERS).await?;
+        let asked = request.into_inner();
+        let reader = match parse::optional("upload_id", &asked.upload_id)? {
+            Some(id) => {
+                let (_, key) = self.own_upload(&identity, id).await?;
+                self.blobs.read_refused(key).await
+            }
+            None => {
+                let digest = parse::field("digest", &asked.digest)?;
+                let attempt: Option<AttemptId> = parse::optional("attempt_id", &asked.attempt_id)?;
+                self.may_read(&identity, attempt, digest).await?;
+                self.blobs.read(digest, 0, 0).await
+            }
+        };
+        let answers = chunks::digests(reader.map_err(of_blob)?);
+        let shutdown = self.shutdown.clone();
+        Ok(Response::new(Box::pin(
+            answers.take_until(shutdown.cancelled_owned()),
+        )))
+    }
+
     async fn stat(&self, request: Request<v1::StatRequest>) -> Answered<v1::StatResponse> {
         self.caller(&request, OWN).await?;
         let digest = parse::field("digest", &request.into_inner().digest)?;
@@ -286,22 +318,17 @@ impl AppendStream<'_> {
                     format!("at most {FRAME_BYTES} bytes per message"),
                 ));
             }
-            self.uncommitted += data.len() as u64;
-            if !data.is_empty() {
-                self.appender.write(data).await.map_err(of_blob)?;
-            }
-            if self.uncommitted >= self.core.config.blobs.commit_every_bytes {
-                self.commit().await?;
-            }
-            if self.renewed.elapsed() >= RENEW_EVERY {
-                self.renewed = Instant::now();
-                self.renew().await;
-            }
-            let shutdown = self.core.shutdown.cancelled();
-            let message = tokio::select! {
-                message = self.core.next_message(messages) => message?,
-                () = shutdown => return Err(status(Reason::Draining, "")),
+            let shutdown = self.core.shutdown.clone();
+            let core = self.core;
+            let next = async {
+                tokio::select! {
+                    message = core.next_message(messages) => message,
+                    () = shutdown.cancelled() => Err(status(Reason::Draining, "")),
+                }
             };
+            let (kept, message) = tokio::join!(self.keep(data), next);
+            kept?;
+            let message = message?;
             match message {
                 None => return Ok(()),
                 Some(message) => data = message.data,
@@ -309,10 +336,27 @@ impl AppendStream<'_> {
         }
     }
 
+    /// Writes bytes; makes them durable where enough have gathered.
+    async fn keep(&mut self, data: Vec<u8>) -> Result<(), Status> {
+        self.uncommitted += data.len() as u64;
+        if !data.is_empty() {
+            self.appender.write(data).await.map_err(of_blob)?;
+        }
+        if self.uncommitted >= self.core.config.blobs.commit_every_bytes {
+            self.commit().await?;
+        }
+        if self.renewed.elapsed() >= RENEW_EVERY {
+            self.renewed = Instant::now();
+            self.renew().await;
+        }
+        Ok(())
+    }
+
     /// Bytes durable, then the row.
     async fn commit(&mut self) -> Result<u64, Status> {
         let committed = self.appender.commit().await.map_err(of_blob)?;
         self.uncommitted = 0;
+        cipherhop_failpoint::at("append.row.before");
         let now = self.core.clock.now();
         let row = self
             .core
@@ -320,6 +364,7 @@ impl AppendStream<'_> {
             .commit_upload(self.record.id, committed, now)
             .await;
         row.map_err(of_store("append"))?;
+        cipherhop_failpoint::at("append.row.after");
         Ok(committed)
     }
 
@@ -346,9 +391,7 @@ impl Core {
     ) -> Result<Option<v1::AppendRequest>, Status> {
         match timeout(self.config.blobs.idle(), messages.message()).await {
             Ok(message) => message,
-            Err(_) => Err(Status::deadline_exceeded(
-                "no bytes arrived for too long; open the upload again",
-            )),
+            Err(_) => Err(status(Reason::StreamIdle, "")),
         }
     }
 

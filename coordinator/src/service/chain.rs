@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-use super::authorize::{LOOK, OWN, own_chain};
+use super::authorize::{LOOK, OWN, in_scope, own_chain};
 use super::error::{of_blob, of_store};
 use super::watch::Watch;
 use super::{Core, convert, parse, verify};
@@ -32,9 +32,10 @@ impl ChainService for Core {
         &self,
         request: Request<v1::CreateChainRequest>,
     ) -> Answered<v1::CreateChainResponse> {
-        let identity = self.caller(&request, &[Role::Owner]).await?;
+        let identity = self.limited(&request, &[Role::Owner]).await?;
         let asked = request.into_inner();
         let new = self.new_chain(&identity, asked)?;
+        in_scope(&identity, new.id)?;
         for digest in new
             .hops
             .iter()
@@ -71,10 +72,11 @@ impl ChainService for Core {
         &self,
         request: Request<v1::ListChainsRequest>,
     ) -> Answered<v1::ListChainsResponse> {
-        self.caller(&request, LOOK).await?;
+        let identity = self.limited(&request, LOOK).await?;
         let now = self.clock.now();
         let chains = self.store.chains().await.map_err(of_store("list_chains"))?;
-        let chains = chains.iter().map(|c| convert::chain(c, now)).collect();
+        let chains = chains.iter().filter(|c| in_scope(&identity, c.id).is_ok());
+        let chains = chains.map(|c| convert::chain(c, now)).collect();
         Ok(Response::new(v1::ListChainsResponse { chains }))
     }
 
@@ -82,7 +84,7 @@ impl ChainService for Core {
         &self,
         request: Request<v1::GetChainRequest>,
     ) -> Answered<v1::GetChainResponse> {
-        self.caller(&request, LOOK).await?;
+        let identity = self.limited(&request, LOOK).await?;
         let asked = request.into_inner();
         let id = match parse::optional("chain_id", &asked.chain_id)? {
             Some(id) => id,
@@ -94,6 +96,7 @@ impl ChainService for Core {
                     .id
             }
         };
+        in_scope(&identity, id)?;
         let now = self.clock.now();
         let state = self.store.status(id).await.map_err(of_store("get_chain"))?;
         Ok(Response::new(v1::GetChainResponse {
@@ -107,9 +110,10 @@ impl ChainService for Core {
         &self,
         request: Request<v1::WatchChainRequest>,
     ) -> Answered<Self::WatchChainStream> {
-        self.caller(&request, LOOK).await?;
+        let identity = self.limited(&request, LOOK).await?;
         let asked = request.into_inner();
         let id: ChainId = parse::field("chain_id", &asked.chain_id)?;
+        in_scope(&identity, id)?;
         // An unknown chain is told at once, not in the stream.
         self.store
             .chain(id)
@@ -132,7 +136,7 @@ impl ChainService for Core {
         &self,
         request: Request<v1::GetResultsRequest>,
     ) -> Answered<v1::GetResultsResponse> {
-        let identity = self.caller(&request, OWN).await?;
+        let identity = self.limited(&request, OWN).await?;
         let chain = self
             .owned_chain(&identity, &request.into_inner().chain_id)
             .await?;
@@ -161,19 +165,16 @@ impl ChainService for Core {
         &self,
         request: Request<v1::ExportArchiveRequest>,
     ) -> Answered<v1::ExportArchiveResponse> {
-        self.caller(&request, LOOK).await?;
+        let identity = self.limited(&request, LOOK).await?;
         let id = parse::field("chain_id", &request.into_inner().chain_id)?;
+        in_scope(&identity, id)?;
         let state = self
             .store
             .status(id)
             .await
             .map_err(of_store("export_archive"))?;
-        let verified = state
-            .hops
-            .iter()
-            .filter_map(|hop| Some((hop.index, hop.accepted?.digest)));
         Ok(Response::new(v1::ExportArchiveResponse {
-            manifest: manifest::format(verified),
+            manifest: state.manifest(),
         }))
     }
 
@@ -181,7 +182,7 @@ impl ChainService for Core {
         &self,
         request: Request<v1::ImportArchiveRequest>,
     ) -> Answered<v1::ImportArchiveResponse> {
-        let identity = self.caller(&request, OWN).await?;
+        let identity = self.limited(&request, OWN).await?;
         let asked = request.into_inner();
         let chain = self.owned_chain(&identity, &asked.chain_id).await?;
         let digests = manifest::parse(&asked.manifest)
@@ -200,11 +201,58 @@ impl ChainService for Core {
         }))
     }
 
+    async fn drop_archived(
+        &self,
+        request: Request<v1::DropArchivedRequest>,
+    ) -> Answered<v1::DropArchivedResponse> {
+        let identity = self.limited(&request, OWN).await?;
+        let asked = request.into_inner();
+        let chain = self.owned_chain(&identity, &asked.chain_id).await?;
+        let note = parse::words(&asked.reason);
+        let now = self.clock.now();
+        let detail = format!("hop {}: {note}", asked.hop);
+        let work = async {
+            let dropped = self.store.drop_archived(chain.id, asked.hop, note, now);
+            dropped.await.map_err(of_store("drop_archived"))
+        };
+        let state = self
+            .audited(&identity, "drop_archived", chain.id, detail, work)
+            .await?;
+        tracing::info!(chain = %chain.id, hop = asked.hop, by = %identity.token, "an archived digest was dropped");
+        Ok(Response::new(v1::DropArchivedResponse {
+            hop_state: convert::hop_state(state).into(),
+        }))
+    }
+
+    async fn invalidate_hop(
+        &self,
+        request: Request<v1::InvalidateHopRequest>,
+    ) -> Answered<v1::InvalidateHopResponse> {
+        let identity = self.limited(&request, OWN).await?;
+        let asked = request.into_inner();
+        let chain = self.owned_chain(&identity, &asked.chain_id).await?;
+        let note = parse::words(&asked.reason);
+        let now = self.clock.now();
+        let detail = format!("hop {}: {note}", asked.hop);
+        let work = async {
+            let invalidated = self.store.invalidate(chain.id, asked.hop, note, now);
+            invalidated.await.map_err(of_store("invalidate_hop"))
+        };
+        let chain = self
+            .audited(&identity, "invalidate_hop", chain.id, detail, work)
+            .await?;
+        tracing::info!(chain = %chain.id, hop = asked.hop, generation = chain.generation, by = %identity.token,
+            "a verified hop was invalidated");
+        Ok(Response::new(v1::InvalidateHopResponse {
+            chain: Some(convert::chain(&chain, now)),
+        }))
+    }
+
     async fn publish_accuracy(
         &self,
         request: Request<v1::PublishAccuracyRequest>,
     ) -> Answered<v1::PublishAccuracyResponse> {
-        let identity = self.caller(&request, OWN).await?;
+        let identity = self.limited(&request, OWN).await?;
         let asked = request.into_inner();
         let chain = self.owned_chain(&identity, &asked.chain_id).await?;
         let mut figures = Vec::new();

@@ -6,11 +6,13 @@ use crate::domain::attempt::{AttemptState, Phase, Progress};
 use crate::domain::chain::{Chain, ChainState};
 use crate::domain::command::Outcome;
 use crate::domain::hop::{HopState, Method};
+use crate::domain::reconcile::{Fate, Held};
 use crate::domain::time::Timestamp;
 use crate::domain::trust::Device;
 use crate::domain::view::{Assignment, BlobRole, HopView, NeededBlob, RunningView};
+use crate::store::AuditEntry;
 
-pub(super) fn chain(chain: &Chain, now: Timestamp) -> v1::Chain {
+pub(crate) fn chain(chain: &Chain, now: Timestamp) -> v1::Chain {
     v1::Chain {
         chain_id: chain.id.to_vec(),
         name: chain.name.clone(),
@@ -50,12 +52,15 @@ pub(super) fn hop_state(state: HopState) -> v1::HopState {
 }
 
 /// The public status of a hop. The digest comes from `accepted` alone (I7).
-pub(super) fn hop(hop: &HopView, now: Timestamp) -> v1::HopStatus {
-    let reason = match (&hop.stuck, &hop.last_failure) {
-        (_, Some(failure)) if hop.stuck.is_some() || hop.accepted.is_none() => {
-            format!("{}: {}", failure.reason, failure.detail)
+pub(crate) fn hop(hop: &HopView, now: Timestamp) -> v1::HopStatus {
+    let failure = hop.last_failure.as_ref();
+    let failure = failure.map(|failure| format!("{}: {}", failure.reason, failure.detail));
+    let reason = match (hop.stuck, failure) {
+        (Some(stuck), Some(failure)) if !failure.starts_with(stuck.as_str()) => {
+            format!("{stuck}: {} The last failure was {failure}", stuck.advice())
         }
-        (Some(reason), _) => reason.to_string(),
+        (Some(stuck), _) => format!("{stuck}: {}", stuck.advice()),
+        (None, Some(failure)) if hop.accepted.is_none() => failure,
         _ => String::new(),
     };
     v1::HopStatus {
@@ -71,6 +76,8 @@ pub(super) fn hop(hop: &HopView, now: Timestamp) -> v1::HopStatus {
             None => v1::VerificationMethod::Unspecified,
             Some(Method::Archive) => v1::VerificationMethod::Archive,
             Some(Method::Quorum) => v1::VerificationMethod::Quorum,
+            Some(Method::Trusted) => v1::VerificationMethod::Trusted,
+            Some(Method::Referee) => v1::VerificationMethod::Referee,
         }
         .into(),
         verified_by: hop.verified_by.clone(),
@@ -150,6 +157,22 @@ pub(super) fn assignment(given: &Assignment, now: Timestamp) -> v1::Assignment {
     }
 }
 
+/// What a worker does with an attempt it holds.
+pub(super) fn held(held: &Held, fate: Fate) -> v1::HeldAnswer {
+    use v1::held_answer::Action;
+    let (action, reason) = match fate {
+        Fate::Continue => (Action::Continue, None),
+        Fate::Submit => (Action::Submit, None),
+        Fate::Drop(reason) => (Action::Drop, Some(reason)),
+        Fate::Keep(reason) => (Action::Keep, Some(reason)),
+    };
+    v1::HeldAnswer {
+        attempt_id: held.holder.attempt.to_vec(),
+        action: action.into(),
+        reason: reason.map(|reason| reason.to_string()).unwrap_or_default(),
+    }
+}
+
 pub(super) fn device(device: &Device, now: Timestamp) -> v1::Device {
     v1::Device {
         device_id: device.id.to_vec(),
@@ -158,6 +181,21 @@ pub(super) fn device(device: &Device, now: Timestamp) -> v1::Device {
         state: device.state.name().to_lowercase(),
         consecutive_valid: device.consecutive_valid,
         seconds_since_seen: now.since(device.last_seen).as_secs_f64(),
+        public_key: Vec::new(),
+    }
+}
+
+/// An entry of the audit log.
+pub(super) fn audit(entry: AuditEntry, now: Timestamp) -> v1::AuditEntry {
+    v1::AuditEntry {
+        number: entry.number,
+        age_seconds: now.since(entry.at).as_secs_f64(),
+        account: entry.account,
+        token_id: entry.token.to_vec(),
+        action: entry.action,
+        target: entry.target,
+        detail: entry.detail,
+        outcome: entry.outcome.unwrap_or_default(),
     }
 }
 

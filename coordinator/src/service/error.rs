@@ -52,6 +52,10 @@ fn committed_fact(committed: u64) -> (String, String) {
 pub(super) fn of_store(call: &'static str) -> impl Fn(StoreError) -> Status {
     move |error| match error {
         StoreError::Refused(refusal) => of_refusal(refusal),
+        error if error.is_disk_full() => {
+            tracing::error!(call, %error, "no room for the database");
+            status(Reason::DiskFull, "the database's disk is full")
+        }
         StoreError::Database(error) => {
             tracing::error!(call, %error, "the database failed");
             status(Reason::StoreUnavailable, "")

@@ -16,20 +16,31 @@ use tonic::transport::Server;
 use crate::blobs::Blobs;
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::metrics::Counters;
 use crate::store::Store;
+use crate::tls::ServerCertificate;
 
 mod access;
 mod admin;
+mod arbitrate;
 mod authorize;
 mod blob;
 mod chain;
-mod convert;
+mod chunks;
+pub(crate) mod convert;
 mod error;
+mod limits;
+mod orphans;
 mod parse;
 mod recent;
+mod referee;
+mod scrub;
+pub mod trace;
 mod verify;
 mod volunteer;
 mod watch;
+
+pub use orphans::Collected;
 
 /// What every service needs.
 #[derive(Clone)]
@@ -41,6 +52,11 @@ pub struct Core {
     /// Cancelled when the server goes down: long polls and watches end.
     shutdown: CancellationToken,
     recent: Arc<recent::RecentUploads>,
+    publishing: Arc<orphans::DigestLocks>,
+    board: Arc<arbitrate::Board>,
+    tls: Option<ServerCertificate>,
+    limits: Arc<limits::Limits>,
+    counters: Arc<Counters>,
 }
 
 impl Core {
@@ -56,9 +72,27 @@ impl Core {
             store,
             blobs,
             clock,
+            limits: Arc::new(limits::Limits::new(&config.limits)),
             config: Arc::new(config),
             shutdown,
             recent: Arc::default(),
+            publishing: Arc::default(),
+            board: Arc::default(),
+            tls: None,
+            counters: Arc::default(),
+        }
+    }
+
+    /// Counts into these counters.
+    pub fn with_counters(self, counters: Arc<Counters>) -> Core {
+        Core { counters, ..self }
+    }
+
+    /// Speaks TLS with this certificate; plaintext without it.
+    pub fn with_tls(self, certificate: ServerCertificate) -> Core {
+        Core {
+            tls: Some(certificate),
+            ..self
         }
     }
 }
@@ -76,12 +110,17 @@ pub async fn serve(core: Core, listener: TcpListener) -> Result<(), tonic::trans
     let shutdown = core.shutdown.clone();
     let limit = Duration::from_secs(core.config.server.shutdown_seconds);
     let keepalive = Duration::from_secs(core.config.server.keepalive_seconds);
-    let server = Server::builder()
+    let mut builder = Server::builder();
+    if let Some(certificate) = &core.tls {
+        builder = builder.tls_config(certificate.config())?;
+    }
+    let server = builder
         .http2_keepalive_interval(Some(keepalive))
         .http2_keepalive_timeout(Some(keepalive))
         .tcp_nodelay(true)
         // One connection cannot take all of the server's memory.
         .max_concurrent_streams(256)
+        .max_frame_size(cipherhop_proto::HTTP2_FRAME_BYTES)
         .initial_stream_window_size(4 << 20)
         .initial_connection_window_size(16 << 20)
         .add_service(health)

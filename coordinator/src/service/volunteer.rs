@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use cipherhop_proto::status::{bad_request, status, status_with_retry};
+use cipherhop_proto::features::COORDINATOR as FEATURES;
+use cipherhop_proto::status::{bad_request, reason_of, status, status_with_retry};
 use cipherhop_proto::v1::volunteer_service_server::VolunteerService;
 use cipherhop_proto::v1::{
     self, acquire_response::Answer, sync_response::Directive as WireDirective,
@@ -11,12 +12,16 @@ use cipherhop_proto::{AttemptId, DeviceId, PROTOCOL_RANGE, Reason, TokenId};
 use tokio::time::{Instant, timeout_at};
 use tonic::{Request, Response, Status};
 
+use super::authorize::in_scope;
 use super::error::{of_blob, of_store};
 use super::{Core, convert, parse, verify};
 use crate::auth::Token;
 use crate::blobs::UploadKey;
+use crate::config::Volunteers;
 use crate::domain::attempt::{Attempt, Claim};
 use crate::domain::command::{Directive, Holder, Outcome, OutputCheck, Refusal};
+use crate::domain::reconcile::Held;
+use crate::domain::trust::ProbeOdds;
 use crate::store::{AcquireRequest, Acquired, Enrolment, Identity, Role};
 
 type Answered<T> = Result<Response<T>, Status>;
@@ -27,10 +32,19 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Most cached digests a request may list.
 const MAX_CACHED: usize = 1024;
+/// Most attempts a worker may ask about at once.
+const MAX_HELD: usize = 256;
 
 #[tonic::async_trait]
 impl VolunteerService for Core {
     async fn hello(&self, request: Request<v1::HelloRequest>) -> Answered<v1::HelloResponse> {
+        let caller = self.volunteer(&request).await;
+        // Without a good token the call was counted as a stranger's.
+        if let Err(refused) = &caller
+            && reason_of(refused) == Some(Reason::RateLimited)
+        {
+            return Err(refused.clone());
+        }
         let asked = request.into_inner();
         let (lowest, highest) = PROTOCOL_RANGE;
         let protocol = highest.min(asked.protocol_max);
@@ -41,11 +55,19 @@ impl VolunteerService for Core {
             );
             return Err(status(Reason::ProtocolUnsupported, detail));
         }
+        // Needs no token: who has none, or another's, just learns the versions.
+        let (held, lost) = match caller {
+            Ok((_, device)) => self.reconcile(device, &asked.held).await?,
+            Err(_) => Default::default(),
+        };
         Ok(Response::new(v1::HelloResponse {
+            held,
+            lost,
             protocol,
             coordinator_version: env!("CARGO_PKG_VERSION").to_owned(),
             features: verify::PROGRAM_FORMATS
                 .iter()
+                .chain(FEATURES)
                 .map(|f| f.to_string())
                 .collect(),
             sync_seconds: self.config.volunteers.sync_seconds,
@@ -53,6 +75,7 @@ impl VolunteerService for Core {
     }
 
     async fn enroll(&self, request: Request<v1::EnrollRequest>) -> Answered<v1::EnrollResponse> {
+        self.stranger(&request)?;
         let asked = request.into_inner();
         let invite: Token = asked
             .invite
@@ -63,9 +86,11 @@ impl VolunteerService for Core {
             tracing::error!(error = %e, "no token made");
             status(Reason::Internal, "")
         })?;
+        let nonce = parse::field("nonce", &asked.nonce)?;
+        let key = self.enrolling_key(&asked, nonce, invite.hash())?;
         let enrolment = Enrolment {
             invite: invite.hash(),
-            nonce: parse::field("nonce", &asked.nonce)?,
+            nonce,
             display_name: parse::name("display_name", asked.display_name)?,
             device: DeviceId::generate(),
             token: TokenId::generate(),
@@ -73,13 +98,14 @@ impl VolunteerService for Core {
         };
         let identity = self
             .store
-            .enroll(enrolment, self.clock.now())
+            .enroll_with_key(enrolment, key, self.clock.now())
             .await
             .map_err(of_store("enroll"))?;
+        cipherhop_failpoint::at("enroll.commit.after");
         let device = identity
             .device
             .ok_or_else(|| status(Reason::Internal, ""))?;
-        tracing::info!(%device, account = %identity.account_name, "a device enrolled");
+        tracing::info!(%device, account = %identity.account_name, signs = key.is_some(), "a device enrolled");
         Ok(Response::new(v1::EnrollResponse {
             device_id: device.to_vec(),
             account_id: identity.account.to_vec(),
@@ -88,15 +114,26 @@ impl VolunteerService for Core {
     }
 
     async fn acquire(&self, request: Request<v1::AcquireRequest>) -> Answered<v1::AcquireResponse> {
-        let (_, device) = self.volunteer(&request).await?;
-        let asked = request.into_inner();
+        let (identity, device) = self.volunteer(&request).await?;
+        self.limits.token(identity.token)?;
+        let mut asked = request.into_inner();
+        if let Some(scope) = identity.scope {
+            match parse::optional("chain_id", &asked.chain_id)? {
+                Some(chain) => in_scope(&identity, chain)?,
+                None => asked.chain_id = scope.to_vec(),
+            }
+        }
         let wait = Duration::from_secs(asked.wait_seconds.into()).min(LONGEST_WAIT);
-        let mut wanted = wanted(device, asked, &self.config.volunteers.golden_digests)?;
+        let mut wanted = wanted(device, asked, &self.config.volunteers)?;
         let deadline = Instant::now() + wait;
         let mut changes = self.store.changes();
         loop {
             changes.mark_unchanged();
             wanted.attempt = AttemptId::generate();
+            if self.board.referee_is_near() {
+                self.look_at_disputes().await?;
+                wanted.held = self.board.held();
+            }
             let now = self.clock.now();
             let refusal = match self
                 .store
@@ -105,6 +142,7 @@ impl VolunteerService for Core {
                 .map_err(of_store("acquire"))?
             {
                 Acquired::Assigned(given) => {
+                    cipherhop_failpoint::at("claim.commit.after");
                     let answer = Answer::Assignment(convert::assignment(&given, now));
                     return Ok(Response::new(v1::AcquireResponse {
                         answer: Some(answer),
@@ -136,6 +174,7 @@ impl VolunteerService for Core {
             .sync(holder, phase, progress, now)
             .await
             .map_err(of_store("sync"))?;
+        cipherhop_failpoint::at("sync.commit.after");
         let attempt = self
             .store
             .attempt(holder.attempt)
@@ -171,16 +210,22 @@ impl VolunteerService for Core {
             .attempt(holder.attempt)
             .await
             .map_err(of_store("submit"))?;
+        let signature = self
+            .signed(&identity, &attempt, &claim, &asked.signature)
+            .await?;
         let need_upload = self.missing(&identity, &claim).await?;
         let (check, detail) = self
             .check_output(&attempt, holder, &claim, need_upload.is_empty())
             .await?;
+        cipherhop_failpoint::at("verify.after");
         let now = self.clock.now();
         let answer = self
             .store
-            .submit(holder, claim, check, now)
+            .submit_signed(holder, claim, check, signature, now)
             .await
             .map_err(of_store("submit"))?;
+        cipherhop_failpoint::at("submit.commit.after");
+        self.counters.result(convert::outcome(answer.outcome));
         let need_upload = match answer.outcome {
             Outcome::Malformed(reason) => {
                 tracing::warn!(attempt = %holder.attempt, %device, %reason, "a malformed output was refused");
@@ -228,10 +273,36 @@ impl VolunteerService for Core {
         Ok(Response::new(v1::ReleaseResponse {}))
     }
 
-    async fn reopen(&self, request: Request<v1::ReopenRequest>) -> Answered<v1::ReopenResponse> {
+    async fn list_wanted_inputs(
+        &self,
+        request: Request<v1::ListWantedInputsRequest>,
+    ) -> Answered<v1::ListWantedInputsResponse> {
         let (_, device) = self.volunteer(&request).await?;
+        self.list_inputs(device, request.into_inner()).await
+    }
+
+    async fn acquire_step(
+        &self,
+        request: Request<v1::AcquireStepRequest>,
+    ) -> Answered<v1::AcquireStepResponse> {
+        let (_, device) = self.volunteer(&request).await?;
+        self.next_step(device, request.into_inner()).await
+    }
+
+    async fn submit_step(
+        &self,
+        request: Request<v1::SubmitStepRequest>,
+    ) -> Answered<v1::SubmitStepResponse> {
+        let (_, device) = self.volunteer(&request).await?;
+        self.take_step(device, request.into_inner()).await
+    }
+
+    async fn reopen(&self, request: Request<v1::ReopenRequest>) -> Answered<v1::ReopenResponse> {
+        let (identity, device) = self.volunteer(&request).await?;
+        self.limits.token(identity.token)?;
         let asked = request.into_inner();
         let chain = parse::field("chain_id", &asked.chain_id)?;
+        in_scope(&identity, chain)?;
         let note = parse::words(&asked.reason);
         let now = self.clock.now();
         let answer = self
@@ -272,7 +343,7 @@ fn no_work(refusal: Refusal) -> Response<v1::AcquireResponse> {
 fn wanted(
     device: DeviceId,
     asked: v1::AcquireRequest,
-    golden: &[String],
+    volunteers: &Volunteers,
 ) -> Result<AcquireRequest, Status> {
     let able = asked
         .capabilities
@@ -288,6 +359,7 @@ fn wanted(
         );
         return Err(status(Reason::ProgramUnknown, detail));
     }
+    let golden = &volunteers.golden_digests;
     if !golden.is_empty() && !golden.contains(&hex::encode(&able.golden_digest)) {
         return Err(status(Reason::SelfTestFailed, ""));
     }
@@ -320,10 +392,47 @@ fn wanted(
             .iter()
             .map(|d| parse::field("cached", d))
             .collect::<Result<_, _>>()?,
+        held: Vec::new(),
+        probes: ProbeOdds {
+            fresh_permille: volunteers.probe_fresh_permille,
+            trusted_permille: volunteers.probe_trusted_permille,
+        },
+        draw: rand::random(),
     })
 }
 
 impl Core {
+    /// What becomes of the attempts a worker holds, and those it has lost.
+    async fn reconcile(
+        &self,
+        device: DeviceId,
+        held: &[v1::HeldAttempt],
+    ) -> Result<(Vec<v1::HeldAnswer>, Vec<v1::Assignment>), Status> {
+        if held.len() > MAX_HELD {
+            return Err(bad_request("held", format!("at most {MAX_HELD} attempts")));
+        }
+        let known = |held: &v1::HeldAttempt| {
+            Ok::<_, Status>(Held {
+                holder: holder(&held.attempt_id, held.epoch, device)?,
+                finished: held.finished,
+            })
+        };
+        let named = held.iter().map(known).collect::<Result<Vec<_>, _>>()?;
+        let now = self.clock.now();
+        let answer = self
+            .store
+            .reconcile(device, named.clone(), now)
+            .await
+            .map_err(of_store("hello"))?;
+        let pairs = named.iter().zip(answer.fates);
+        let held = pairs
+            .map(|(held, fate)| convert::held(held, fate))
+            .collect();
+        let lost = answer.lost.iter();
+        let lost = lost.map(|given| convert::assignment(given, now)).collect();
+        Ok((held, lost))
+    }
+
     /// Claimed blobs that are not stored yet, each with the bytes that are already durable.
     async fn missing(
         &self,
@@ -399,6 +508,7 @@ impl Core {
         if !stored {
             return Ok((OutputCheck::Missing, String::new()));
         }
+        cipherhop_failpoint::at("verify.before");
         Ok(
             match self
                 .check_stored_ciphertext(&chain.spec, claim.output)

@@ -2,14 +2,17 @@
 
 mod engine;
 mod memory;
+mod postgres;
 mod sqlite;
 mod tx;
 mod types;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use cipherhop_proto::signing::PublicKey;
 use cipherhop_proto::{AccountId, AttemptId, ChainId, DeviceId, Digest, TokenId, UploadId};
 use tokio::sync::watch;
 
@@ -19,6 +22,7 @@ use crate::domain::command::{Directive, Holder, OutputCheck};
 use crate::domain::event::Event;
 use crate::domain::hop::HopState;
 use crate::domain::ledger::ArchiveRow;
+use crate::domain::reconcile::Held;
 use crate::domain::time::Timestamp;
 use crate::domain::trust::Device;
 use crate::domain::view::{Accuracy, ChainStatus, HopResult, NeededBlob};
@@ -37,6 +41,14 @@ pub async fn open_sqlite(path: &Path) -> Result<Arc<dyn Store>> {
     Ok(Arc::new(engine::Engine::new(backend, last_sequence)))
 }
 
+/// Connects to a PostgreSQL database, which several coordinators may share, and brings its schema up
+/// to date. `connections`: most that this process opens for calls, beside two of its own.
+pub async fn open_postgres(url: &str, connections: u32) -> Result<Arc<dyn Store>> {
+    let changes = watch::Sender::new(0);
+    let backend = postgres::Pg::open(url, connections, changes.clone()).await?;
+    Ok(Arc::new(engine::Engine::over(backend, changes)))
+}
+
 /// What the coordinator remembers. Each call is one transaction; a call that returned survives
 /// kill -9 on a durable backend (I5). Times and fresh ids come from the caller.
 #[async_trait]
@@ -44,13 +56,36 @@ pub trait Store: Send + Sync + 'static {
     // Accounts, tokens, devices.
 
     /// Keeps a token's hash; makes its account when the name is new.
-    async fn create_token(&self, token: NewToken, now: Timestamp) -> Result<Identity>;
+    async fn create_token(&self, token: NewToken, now: Timestamp) -> Result<Identity> {
+        self.create_scoped_token(token, None, now).await
+    }
+    /// As [`Store::create_token`], for one chain only where `scope` names it.
+    async fn create_scoped_token(
+        &self,
+        token: NewToken,
+        scope: Option<ChainId>,
+        now: Timestamp,
+    ) -> Result<Identity>;
     /// From now on the token gets TOKEN_REVOKED. Refuses with TOKEN_INVALID when unknown.
     async fn revoke_token(&self, token: TokenId, now: Timestamp) -> Result<()>;
     /// Who holds the token of this hash; TOKEN_INVALID or TOKEN_REVOKED.
     async fn identify(&self, hash: Digest) -> Result<Identity>;
-    /// Turns an invite into a device and its token; INVITE_INVALID.
-    async fn enroll(&self, enrolment: Enrolment, now: Timestamp) -> Result<Identity>;
+    /// Turns an invite into a device and its token, of the invite's scope; INVITE_INVALID.
+    async fn enroll(&self, enrolment: Enrolment, now: Timestamp) -> Result<Identity> {
+        self.enroll_with_key(enrolment, None, now).await
+    }
+    /// As [`Store::enroll`], with the key the device signs its results with; DEVICE_KEY_INVALID when the device has
+    /// another one or another device has this one.
+    async fn enroll_with_key(
+        &self,
+        enrolment: Enrolment,
+        key: Option<PublicKey>,
+        now: Timestamp,
+    ) -> Result<Identity>;
+    /// The key a device enrolled with.
+    async fn device_key(&self, device: DeviceId) -> Result<Option<PublicKey>>;
+    /// Every device's key.
+    async fn device_keys(&self) -> Result<Vec<(DeviceId, PublicKey)>>;
     /// Every device, by time of enrolment.
     async fn devices(&self) -> Result<Vec<Device>>;
     /// Puts a device into quarantine (its live attempts end) or lifts it back to Probation.
@@ -64,10 +99,21 @@ pub trait Store: Send + Sync + 'static {
     /// Attempts of the account that earned credit (I6).
     async fn credits(&self, account: AccountId) -> Result<u64>;
 
+    // What operators did.
+
+    /// Records an action before it is done; the entry's number.
+    async fn begin_audit(&self, start: AuditStart, now: Timestamp) -> Result<u64>;
+    /// Records how it went, once.
+    async fn end_audit(&self, number: u64, outcome: &str) -> Result<()>;
+    /// Entries before a number, newest first.
+    async fn audit(&self, before: u64, limit: u32) -> Result<Vec<AuditEntry>>;
+
     // Blobs: rows only; bytes are the blob store's.
 
     /// The blob, if it is complete.
     async fn blob(&self, digest: Digest) -> Result<Option<BlobRecord>>;
+    /// Complete blobs in the order of their digests, those after `after`.
+    async fn blobs(&self, after: Option<Digest>, limit: u32) -> Result<Vec<BlobRecord>>;
     /// Opens or resumes the account's upload of a digest; BLOB_SIZE_MISMATCH when it contradicts
     /// the earlier declaration.
     async fn open_upload(&self, upload: NewUpload, now: Timestamp) -> Result<OpenedUpload>;
@@ -128,11 +174,37 @@ pub trait Store: Send + Sync + 'static {
     async fn reopen(&self, id: ChainId, hop: u32, note: String, now: Timestamp)
     -> Result<Reopened>;
 
+    /// The archived digest of an open hop is wrong: it is forgotten, and results it refuted wait for a
+    /// verdict by quorum again. CHAIN_STATE_CONFLICT where none is known or the hop is verified.
+    async fn drop_archived(
+        &self,
+        id: ChainId,
+        hop: u32,
+        note: String,
+        now: Timestamp,
+    ) -> Result<HopState>;
+    /// A verified hop is wrong: a new generation begins there, the old one is kept as it was.
+    /// CHAIN_STATE_CONFLICT where the hop is not verified.
+    async fn invalidate(
+        &self,
+        id: ChainId,
+        hop: u32,
+        note: String,
+        now: Timestamp,
+    ) -> Result<Chain>;
+
     // Work.
 
     /// Hands out a hop. Refuses only for the device itself (DEVICE_QUARANTINED, TOKEN_INVALID) or an
     /// unknown chain; "nothing now" is an answer.
     async fn acquire(&self, request: AcquireRequest, now: Timestamp) -> Result<Acquired>;
+    /// Compares what a device holds with what is known here; its live attempts are renewed.
+    async fn reconcile(
+        &self,
+        device: DeviceId,
+        held: Vec<Held>,
+        now: Timestamp,
+    ) -> Result<Reconciled>;
     /// Renews a lease.
     async fn sync(
         &self,
@@ -150,7 +222,20 @@ pub trait Store: Send + Sync + 'static {
         claim: Claim,
         check: OutputCheck,
         now: Timestamp,
+    ) -> Result<Submitted> {
+        self.submit_signed(holder, claim, check, None, now).await
+    }
+    /// As [`Store::submit`]; keeps the (checked) signature in the same transaction.
+    async fn submit_signed(
+        &self,
+        holder: Holder,
+        claim: Claim,
+        check: OutputCheck,
+        signature: Option<ResultSignature>,
+        now: Timestamp,
     ) -> Result<Submitted>;
+    /// The signature of an attempt's claim.
+    async fn signature(&self, attempt: AttemptId) -> Result<Option<ResultSignature>>;
     /// The worker gave up.
     async fn fail(
         &self,
@@ -166,6 +251,24 @@ pub trait Store: Send + Sync + 'static {
     /// The blobs an attempt may read.
     async fn attempt_blobs(&self, id: AttemptId) -> Result<Vec<NeededBlob>>;
 
+    // Disputes.
+
+    /// Open hops without an archived digest whose waiting results differ.
+    async fn disputes(&self) -> Result<Vec<Disputed>>;
+    /// A referee's verdict on a disputed hop: these results are wrong, that one stands and is accepted where no
+    /// other is left. False when the hop was settled before.
+    async fn convict(
+        &self,
+        id: ChainId,
+        generation: u32,
+        hop: u32,
+        guilty: BTreeSet<AttemptId>,
+        upheld: Option<AttemptId>,
+        now: Timestamp,
+    ) -> Result<bool>;
+    /// An operator lets a device run single steps of disputed hops, or not any more; DEVICE_NOT_FOUND.
+    async fn set_referee(&self, device: DeviceId, referee: bool) -> Result<Device>;
+
     // Time and events.
 
     /// Ends and silences leases whose time has come. Safe to call from anywhere at any time.
@@ -174,6 +277,11 @@ pub trait Store: Send + Sync + 'static {
     async fn events(&self, id: ChainId, after: u64, limit: u32) -> Result<Vec<Event>>;
     /// Changes whenever an event was appended: a hint to read events or to look for work again.
     fn changes(&self) -> watch::Receiver<u64>;
+    /// What an operator wants to know, of one moment.
+    async fn overview(&self, now: Timestamp) -> Result<Overview>;
+    /// Whether this process is the one that should do the duty now: always true where no other
+    /// process shares the store. Ask again before each round.
+    async fn leads(&self, duty: Duty) -> Result<bool>;
     /// Ends connections in good order; calls after it fail.
     async fn close(&self);
 }

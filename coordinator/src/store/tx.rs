@@ -1,9 +1,12 @@
 //! What a backend provides: rows inside one transaction. The rules live above, in the engine.
 
 use async_trait::async_trait;
+use cipherhop_proto::signing::PublicKey;
 use cipherhop_proto::{AccountId, AttemptId, ChainId, DeviceId, Digest, Nonce, TokenId, UploadId};
 
-use super::types::{BlobRecord, Identity, Result, UploadRecord};
+use super::types::{
+    AuditEntry, AuditStart, BlobRecord, Duty, Identity, Result, ResultSignature, UploadRecord,
+};
 use crate::domain::attempt::Attempt;
 use crate::domain::chain::{Chain, NewChain};
 use crate::domain::event::{Event, NewEvent};
@@ -18,8 +21,26 @@ use crate::domain::view::Accuracy;
 pub(super) trait Backend: Send + Sync + 'static {
     /// A consistent view of one moment.
     async fn read(&self) -> Result<Box<dyn Tx>>;
-    /// The only writer at a time. Dropped without [`Tx::commit`], nothing happened.
+    /// As [`Backend::read`], but each call may see a moment of its own: for one row, and for looks that a writing
+    /// transaction repeats before anything rests on them.
+    async fn look(&self) -> Result<Box<dyn Tx>> {
+        self.read().await
+    }
+    /// For a decision and what follows from it: rows read by [`Tx::chain`], [`Tx::device`] and
+    /// [`Tx::upload`] do not change under it, and a locked chain covers its hops, attempts, archive
+    /// and events. Either the only writer at a time, or these rows are locked; lock chains before
+    /// devices. May fail because of another writer, see [`super::types::StoreError::is_conflict`]. Dropped without
+    /// [`Tx::commit`], nothing happened.
     async fn write(&self) -> Result<Box<dyn Tx>>;
+    /// A transaction that appended events committed; `newest` is the last one's sequence number.
+    fn committed(&self, newest: u64) {
+        let _ = newest;
+    }
+    /// Whether this process is the one that should do the duty now.
+    async fn leads(&self, duty: Duty) -> Result<bool> {
+        let _ = duty;
+        Ok(true)
+    }
     /// Ends every connection; calls after it fail.
     async fn close(&self);
 }
@@ -58,6 +79,8 @@ pub(super) trait Tx: Send {
     async fn update_device(&mut self, device: &Device) -> Result<()>;
 
     async fn blob(&mut self, digest: Digest) -> Result<Option<BlobRecord>>;
+    /// Complete blobs by digest, those above `after` first.
+    async fn blobs(&mut self, after: Option<Digest>, limit: u32) -> Result<Vec<BlobRecord>>;
     async fn insert_blob(&mut self, blob: &BlobRecord) -> Result<()>;
     async fn upload(&mut self, id: UploadId) -> Result<Option<UploadRecord>>;
     async fn upload_of(
@@ -69,6 +92,10 @@ pub(super) trait Tx: Send {
     async fn put_upload(&mut self, upload: &UploadRecord) -> Result<()>;
     async fn delete_uploads(&mut self, digest: Digest) -> Result<()>;
 
+    /// [`Tx::chain`] that does not wait: also `None` when another writer has the chain.
+    async fn chain_if_free(&mut self, id: ChainId) -> Result<Option<Chain>> {
+        self.chain(id).await
+    }
     async fn chain(&mut self, id: ChainId) -> Result<Option<Chain>>;
     async fn chain_by_name(&mut self, name: &str) -> Result<Option<Chain>>;
     /// By time of creation.
@@ -84,14 +111,23 @@ pub(super) trait Tx: Send {
     async fn hop(&mut self, chain: ChainId, generation: u32, index: u32) -> Result<Option<Hop>>;
     /// In order.
     async fn hops(&mut self, chain: ChainId, generation: u32) -> Result<Vec<Hop>>;
+    /// Verified hops in doubt, of every chain's current generation, the longest in doubt first.
+    async fn rechecks(&mut self) -> Result<Vec<Hop>>;
     async fn insert_hop(&mut self, hop: &Hop) -> Result<()>;
     async fn update_hop(&mut self, hop: &Hop) -> Result<()>;
 
     async fn attempt(&mut self, id: AttemptId) -> Result<Option<Attempt>>;
-    async fn attempt_by_nonce(&mut self, device: DeviceId, nonce: Nonce)
-    -> Result<Option<Attempt>>;
+    /// The attempt of this nonce, and the live and Submitted ones of the device.
+    async fn own_attempts(&mut self, device: DeviceId, nonce: Nonce) -> Result<Vec<Attempt>>;
     /// In order of epoch.
     async fn attempts_of_hop(
+        &mut self,
+        chain: ChainId,
+        generation: u32,
+        hop: u32,
+    ) -> Result<Vec<Attempt>>;
+    /// The live and Submitted ones among [`Tx::attempts_of_hop`].
+    async fn pending_of_hop(
         &mut self,
         chain: ChainId,
         generation: u32,
@@ -103,6 +139,12 @@ pub(super) trait Tx: Send {
     async fn live_attempts(&mut self) -> Result<Vec<Attempt>>;
     /// Live and Submitted attempts of a device.
     async fn pending_of_device(&mut self, device: DeviceId) -> Result<Vec<Attempt>>;
+    /// Accepted attempts of a device that ended after `since`.
+    async fn accepted_of_device(
+        &mut self,
+        device: DeviceId,
+        since: Timestamp,
+    ) -> Result<Vec<Attempt>>;
     async fn insert_attempt(&mut self, attempt: &Attempt) -> Result<()>;
     async fn update_attempt(&mut self, attempt: &Attempt) -> Result<()>;
     /// Microseconds from lease to submit of the chain's newest accepted attempts, at most `limit`.
@@ -136,4 +178,21 @@ pub(super) trait Tx: Send {
     ) -> Result<u64>;
     async fn events(&mut self, chain: ChainId, after: u64, limit: u32) -> Result<Vec<Event>>;
     async fn last_sequence(&mut self, chain: ChainId) -> Result<u64>;
+
+    async fn device_key(&mut self, device: DeviceId) -> Result<Option<PublicKey>>;
+    async fn device_of_key(&mut self, key: PublicKey) -> Result<Option<DeviceId>>;
+    async fn device_keys(&mut self) -> Result<Vec<(DeviceId, PublicKey)>>;
+    async fn insert_device_key(
+        &mut self,
+        device: DeviceId,
+        key: PublicKey,
+        now: Timestamp,
+    ) -> Result<()>;
+    async fn put_signature(&mut self, signed: &ResultSignature, now: Timestamp) -> Result<()>;
+    async fn signature(&mut self, attempt: AttemptId) -> Result<Option<ResultSignature>>;
+    async fn insert_audit(&mut self, start: &AuditStart, now: Timestamp) -> Result<u64>;
+    /// False when there is no such entry without an outcome.
+    async fn end_audit(&mut self, number: u64, outcome: &str) -> Result<bool>;
+    /// Newest first.
+    async fn audit(&mut self, before: u64, limit: u32) -> Result<Vec<AuditEntry>>;
 }

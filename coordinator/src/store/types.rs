@@ -1,14 +1,21 @@
 //! Requests, answers and rows of the store.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
+use cipherhop_proto::signing::{PublicKey, Signature};
 use cipherhop_proto::{
     AccountId, AttemptId, ChainId, DeviceId, Digest, Nonce, Reason, TokenId, UploadId,
 };
 
+use crate::domain::attempt::Attempt;
+use crate::domain::chain::Chain;
 use crate::domain::command::{Outcome, Refusal};
 use crate::domain::hop::HopState;
+use crate::domain::reconcile::Fate;
 use crate::domain::time::Timestamp;
+use crate::domain::trust::ProbeOdds;
 use crate::domain::view::{Assignment, BlobRole};
 
 /// Why a store call failed.
@@ -26,6 +33,41 @@ pub enum StoreError {
     /// A row holds what no version of this program writes.
     #[error("damaged row: {0}")]
     Damaged(String),
+}
+
+impl StoreError {
+    /// Another writer was in the way: the same call may succeed when it is made again.
+    pub fn is_conflict(&self) -> bool {
+        // PostgreSQL: serialization failure, deadlock, a unique row that another writer made first.
+        const CODES: [&str; 3] = ["40001", "40P01", "23505"];
+        match self {
+            Self::Database(sqlx::Error::Database(error)) => {
+                error.code().is_some_and(|code| CODES.contains(&&*code))
+            }
+            _ => false,
+        }
+    }
+
+    /// The database's disk is full.
+    pub fn is_disk_full(&self) -> bool {
+        // SQLITE_FULL; PostgreSQL: disk_full.
+        const CODES: [&str; 2] = ["13", "53100"];
+        match self {
+            Self::Database(sqlx::Error::Database(error)) => {
+                error.code().is_some_and(|code| CODES.contains(&&*code))
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Work that one of several replicas does for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Duty {
+    /// Ending leases whose time has come.
+    Reaper,
+    /// Keeping blobs in a folder that no other process sees: only one may do that on one database.
+    LocalBlobs,
 }
 
 /// Result of a store call.
@@ -72,6 +114,8 @@ pub struct Identity {
     pub account_name: String,
     /// Its device, for volunteers.
     pub device: Option<DeviceId>,
+    /// The one chain it is for; `None`: every chain.
+    pub scope: Option<ChainId>,
 }
 
 /// A device that enrols.
@@ -89,6 +133,57 @@ pub struct Enrolment {
     pub token: TokenId,
     /// SHA-256 of the device's token. On a repeat it replaces the earlier one, whose secret was lost.
     pub token_hash: Digest,
+}
+
+/// What a device signed with a result; chain, generation and hop are the attempt's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResultSignature {
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// The key it was checked with.
+    pub key: PublicKey,
+    /// Digest of the output.
+    pub output: Digest,
+    /// Root of the trace.
+    pub trace_root: Digest,
+    /// The signature.
+    pub signature: Signature,
+}
+
+/// An operator's action that is about to be done.
+#[derive(Debug, Clone)]
+pub struct AuditStart {
+    /// Token of the caller.
+    pub token: TokenId,
+    /// Account of the caller.
+    pub account: String,
+    /// Name of the action.
+    pub action: &'static str,
+    /// What it is done to.
+    pub target: String,
+    /// Parameters and reasons, in words; no secrets.
+    pub detail: String,
+}
+
+/// An operator's action on record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditEntry {
+    /// Ascending with time.
+    pub number: u64,
+    /// When it began.
+    pub at: Timestamp,
+    /// Token of the caller.
+    pub token: TokenId,
+    /// Account of the caller.
+    pub account: String,
+    /// Name of the action.
+    pub action: String,
+    /// What it was done to.
+    pub target: String,
+    /// Parameters and reasons, in words.
+    pub detail: String,
+    /// "done" or a reason; `None`: the coordinator ended before it was known.
+    pub outcome: Option<String>,
 }
 
 /// A request for work.
@@ -110,6 +205,12 @@ pub struct AcquireRequest {
     pub disk_bytes: u64,
     /// Blobs already in the machine's cache, for scoring.
     pub cached: Vec<Digest>,
+    /// Chains whose open hop a referee is about to decide: nothing of them is handed out.
+    pub held: Vec<ChainId>,
+    /// How often known-answer hops are mixed in.
+    pub probes: ProbeOdds,
+    /// Uniform, made for this request: whether it gets a known-answer hop, and which.
+    pub draw: u64,
 }
 
 /// The answer to a request for work.
@@ -128,6 +229,30 @@ pub struct Submitted {
     pub outcome: Outcome,
     /// State of the hop afterwards.
     pub hop_state: HopState,
+}
+
+/// An open hop whose waiting results differ.
+#[derive(Debug, Clone)]
+pub struct Disputed {
+    /// Its chain.
+    pub chain: Chain,
+    /// The chain's generation.
+    pub generation: u32,
+    /// The hop.
+    pub hop: u32,
+    /// Input of the hop.
+    pub input: Digest,
+    /// Attempts whose results wait, in order of epoch.
+    pub attempts: Vec<Attempt>,
+}
+
+/// What a device and the coordinator hold of each other's attempts.
+#[derive(Debug, Clone)]
+pub struct Reconciled {
+    /// One per attempt the device named, in their order.
+    pub fates: Vec<Fate>,
+    /// Live attempts the device did not name.
+    pub lost: Vec<Assignment>,
 }
 
 /// The answer to requeue and reopen.
@@ -229,6 +354,15 @@ pub struct ReapReport {
 }
 
 impl Role {
+    /// Every role.
+    pub const ALL: [Self; 5] = [
+        Self::Invite,
+        Self::Volunteer,
+        Self::Owner,
+        Self::Admin,
+        Self::Observer,
+    ];
+
     /// The role's name as rows hold it.
     pub const fn name(self) -> &'static str {
         match self {
@@ -255,4 +389,33 @@ impl From<Reason> for StoreError {
     fn from(reason: Reason) -> Self {
         Self::Refused(reason.into())
     }
+}
+
+/// Everything at a glance, for operators.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Overview {
+    /// Chains by state.
+    pub chains: BTreeMap<&'static str, u64>,
+    /// Open hops of active chains by state.
+    pub hops: BTreeMap<&'static str, u64>,
+    /// Devices by state.
+    pub devices: BTreeMap<&'static str, u64>,
+    /// Live leases.
+    pub leases: u64,
+    /// Those that went silent.
+    pub silent: u64,
+    /// Time since the oldest live lease was handed out.
+    pub oldest_lease: Duration,
+    /// Time since the last sign of life of the quietest live lease.
+    pub longest_silence: Duration,
+    /// Time the longest waiting ready hop has waited, its back-off not counted.
+    pub oldest_ready: Duration,
+    /// Time the longest waiting result has waited for a second one.
+    pub oldest_verifying: Duration,
+    /// Verified hops that wait to be run again.
+    pub rechecks: u64,
+    /// Uploads in progress.
+    pub uploads: u64,
+    /// Sequence number of the newest event.
+    pub newest_event: u64,
 }

@@ -1,3 +1,4 @@
 //! Work nobody asks for: safe to run anywhere, any number of times.
 
+pub mod collector;
 pub mod reaper;

@@ -1,14 +1,18 @@
 //! A coordinator on a real socket with the real stores, and a volunteer's and key holder's moves against it.
 #![allow(dead_code, clippy::unwrap_used, missing_docs)]
 
+#[path = "../store/cluster.rs"]
+pub mod cluster;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cipherhop_ckks::{Params, ScaleId, ciphertext_size, pack};
 use cipherhop_coordinator::auth::Token;
-use cipherhop_coordinator::blobs::LocalBlobs;
+use cipherhop_coordinator::blobs::{Blobs, LocalBlobs};
 use cipherhop_coordinator::clock::{Clock, SystemClock};
 use cipherhop_coordinator::config::Config;
+use cipherhop_coordinator::metrics::Counters;
 use cipherhop_coordinator::service::{Core, serve};
 use cipherhop_coordinator::store::{NewToken, Role, Store, open_sqlite};
 use cipherhop_proto::client::{
@@ -50,6 +54,7 @@ pub struct Server {
     pub admin: String,
     pub dir: TempDir,
     pub store: Arc<dyn Store>,
+    pub core: Core,
     pub shutdown: CancellationToken,
     pub task: JoinHandle<()>,
 }
@@ -67,12 +72,36 @@ impl Server {
     }
 
     pub async fn start_with(config: Config) -> Server {
+        Server::on_sqlite(config, Arc::default()).await
+    }
+
+    /// One that counts into these counters.
+    pub async fn counting(counters: Arc<Counters>) -> Server {
+        Server::on_sqlite(quick_config(), counters).await
+    }
+
+    async fn on_sqlite(config: Config, counters: Arc<Counters>) -> Server {
         let dir = tempfile::tempdir().unwrap();
         let store = open_sqlite(&dir.path().join("coordinator.db"))
             .await
             .unwrap();
         let blobs =
             LocalBlobs::open(&dir.path().join("blobs"), config.blobs.local_limits()).unwrap();
+        Server::over_counting(store, Arc::new(blobs), config, dir, counters).await
+    }
+
+    /// A coordinator over these stores; `dir` lives as long as it.
+    pub async fn over(store: Arc<dyn Store>, blobs: Blobs, config: Config, dir: TempDir) -> Server {
+        Server::over_counting(store, blobs, config, dir, Arc::default()).await
+    }
+
+    async fn over_counting(
+        store: Arc<dyn Store>,
+        blobs: Blobs,
+        config: Config,
+        dir: TempDir,
+        counters: Arc<Counters>,
+    ) -> Server {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let token = Token::generate(Role::Admin).unwrap();
         let new = NewToken {
@@ -85,15 +114,12 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let shutdown = CancellationToken::new();
-        let core = Core::new(
-            store.clone(),
-            Arc::new(blobs),
-            clock,
-            config,
-            shutdown.clone(),
-        );
-        let task = tokio::spawn(async move { serve(core, listener).await.unwrap() });
+        let core = Core::new(store.clone(), blobs, clock, config, shutdown.clone())
+            .with_counters(counters);
+        let served = core.clone();
+        let task = tokio::spawn(async move { serve(served, listener).await.unwrap() });
         Server {
+            core,
             url,
             admin: token.reveal().into(),
             dir,
@@ -128,6 +154,7 @@ pub async fn new_token(url: &str, admin: &str, role: v1::TokenRole, account: &st
     let request = v1::CreateTokenRequest {
         role: role.into(),
         account: account.into(),
+        ..Default::default()
     };
     connect(url, Some(admin))
         .admin()
@@ -291,6 +318,7 @@ impl Volunteer {
             display_name: format!("{account}'s machine"),
             nonce: Nonce::generate().to_vec(),
             worker_version: "test".into(),
+            ..Default::default()
         };
         let answer = connect(url, None)
             .volunteer()
@@ -396,12 +424,18 @@ pub fn submit_request(given: &v1::Assignment, output: &[u8], trace: &[u8]) -> v1
         trace_digest: Digest::of(trace).to_vec(),
         trace_size: trace.len() as u64,
         compute_seconds: 1.5,
+        ..Default::default()
     }
 }
 
 /// Every open hop is done by both volunteers until the chain is completed.
 pub async fn complete(a: &Volunteer, b: &Volunteer, hops: u32) {
-    for hop in 0..hops {
+    complete_from(a, b, 0, hops).await;
+}
+
+/// The same from a hop on.
+pub async fn complete_from(a: &Volunteer, b: &Volunteer, first: u32, hops: u32) {
+    for hop in first..hops {
         for (volunteer, expected) in [
             (a, Outcome::AcceptedVerifying),
             (b, Outcome::AcceptedMatched),

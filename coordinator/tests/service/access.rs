@@ -71,6 +71,7 @@ async fn tokens_and_roles_are_told_apart_by_reason() {
         display_name: "m".into(),
         nonce: vec![7; 16],
         worker_version: String::new(),
+        ..Default::default()
     };
     assert_eq!(
         reason(nobody.volunteer().enroll(enroll(&server.admin)).await),
@@ -108,6 +109,7 @@ async fn tokens_and_roles_are_told_apart_by_reason() {
     let request = v1::CreateTokenRequest {
         role: TokenRole::Observer.into(),
         account: "gone".into(),
+        ..Default::default()
     };
     let made = server
         .admin()

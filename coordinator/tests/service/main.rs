@@ -5,7 +5,10 @@
 mod common;
 
 mod access;
+mod care;
 mod chains;
+mod devices;
+mod replicas;
 mod results;
 mod uploads;
 mod watch;

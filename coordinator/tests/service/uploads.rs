@@ -27,6 +27,7 @@ async fn uploads_refuse_wrong_offsets_lies_and_truncation() {
             upload_id: upload_id.to_vec(),
             offset,
             data: data.to_vec(),
+            ..Default::default()
         };
         futures::stream::iter([message])
     };
@@ -148,6 +149,7 @@ async fn a_broken_upload_stream_keeps_what_arrived() {
                 upload_id,
                 offset: 0,
                 data: part.to_vec(),
+                ..Default::default()
             })
             .await
             .unwrap();
@@ -161,6 +163,7 @@ async fn a_broken_upload_stream_keeps_what_arrived() {
         upload_id: opened.upload_id.clone(),
         offset: 3000,
         data: bytes[3000..].to_vec(),
+        ..Default::default()
     };
     owner
         .blob()
@@ -208,6 +211,7 @@ async fn two_accounts_may_send_the_same_result_at_once() {
             upload_id,
             offset: offset as u64,
             data: data.to_vec(),
+            ..Default::default()
         }])
     };
     ada.connection
@@ -286,6 +290,7 @@ async fn i3_a_crash_between_publishing_bytes_and_writing_the_row_is_made_up_for(
             upload_id,
             offset: offset as u64,
             data: data.to_vec(),
+            ..Default::default()
         }])
     };
     blobs

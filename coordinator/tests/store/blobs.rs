@@ -107,6 +107,34 @@ pub async fn two_accounts_upload_one_digest_apart_and_one_completion_ends_both(w
     assert!(world.store.uploads().await.unwrap().is_empty());
 }
 
+pub async fn completions_of_one_digest_at_once_do_not_stand_in_each_others_way(world: World) {
+    let begin = std::time::Instant::now();
+    for round in 0..10u8 {
+        let mut uploads = Vec::new();
+        let size = 10 + u64::from(round);
+        for account in ["a", "b", "c", "d"] {
+            let upload = open(&world, &[round], size, account).await;
+            let (id, now) = (upload.id, world.now);
+            world.store.commit_upload(id, size, now).await.unwrap();
+            uploads.push(upload);
+        }
+        let completed = uploads.iter().map(|upload| {
+            let (store, id, now) = (world.store.clone(), upload.id, world.now);
+            tokio::spawn(async move { store.complete_upload(id, now).await })
+        });
+        for done in futures::future::join_all(completed).await {
+            // One that another completed before it began is gone.
+            if let Err(refused) = done.unwrap() {
+                assert_eq!(reason::<()>(Err(refused)), Reason::UploadNotFound);
+            }
+        }
+        assert!(world.store.blob(uploads[0].digest).await.unwrap().is_some());
+        assert!(world.store.uploads().await.unwrap().is_empty());
+    }
+    // A deadlock is noticed after a second.
+    assert!(begin.elapsed().as_secs() < 8, "{:?}", begin.elapsed());
+}
+
 pub async fn a_lying_size_is_refused(world: World) {
     let upload = open(&world, b"abc", 10, "a").await;
     let lie = world.upload(upload.digest, 11, upload.account);

@@ -1,8 +1,9 @@
 use cipherhop_coordinator::domain::attempt::AttemptState;
-use cipherhop_coordinator::domain::command::{Directive, Outcome};
+use cipherhop_coordinator::domain::command::{Directive, Outcome, OutputCheck};
 use cipherhop_coordinator::domain::trust::DeviceState;
-use cipherhop_coordinator::store::Role;
-use cipherhop_proto::{Digest, Reason, TokenId};
+use cipherhop_coordinator::store::{AuditStart, NewToken, ResultSignature, Role};
+use cipherhop_proto::signing::{DeviceKey, ResultStatement};
+use cipherhop_proto::{ChainId, Digest, Reason, TokenId};
 
 use crate::world::{World, holder, reason};
 
@@ -135,4 +136,100 @@ pub async fn three_refuted_results_in_a_row_put_a_device_into_quarantine(mut wor
     let state = |id| devices.iter().find(|device| device.id == id).unwrap().state;
     assert_eq!(state(crowd[0].id), DeviceState::Quarantined);
     assert_eq!(state(crowd[1].id), DeviceState::Probation);
+}
+
+pub async fn a_device_keeps_one_key_and_its_invites_scope(world: World) {
+    let (key, other) = (
+        DeviceKey::from_secret(&[1; 32]).public(),
+        DeviceKey::from_secret(&[2; 32]).public(),
+    );
+    let chain = ChainId::generate();
+    let invite = NewToken {
+        id: TokenId::generate(),
+        hash: Digest::of(b"invite"),
+        role: Role::Invite,
+        account_name: "alice".into(),
+    };
+    let store = &world.store;
+    store
+        .create_scoped_token(invite, Some(chain), world.now)
+        .await
+        .unwrap();
+    let enrol =
+        |nonce, key| store.enroll_with_key(World::enrolment("invite", nonce), key, world.now);
+    let one = enrol(1, Some(key)).await.unwrap();
+    assert_eq!(one.scope, Some(chain));
+    let device = one.device.unwrap();
+    assert_eq!(store.device_key(device).await.unwrap(), Some(key));
+    assert_eq!(enrol(1, Some(key)).await.unwrap().device, one.device);
+    assert_eq!(
+        reason(enrol(1, Some(other)).await),
+        Reason::DeviceKeyInvalid
+    );
+    assert_eq!(reason(enrol(2, Some(key)).await), Reason::DeviceKeyInvalid);
+    let keyless = enrol(3, None).await.unwrap().device.unwrap();
+    assert_eq!(store.device_key(keyless).await.unwrap(), None);
+    assert_eq!(store.device_keys().await.unwrap(), [(device, key)]);
+    assert_eq!(store.devices().await.unwrap().len(), 2);
+}
+
+pub async fn a_signature_is_kept_with_the_submit_it_belongs_to(mut world: World) {
+    world.chain(1).await;
+    let crowd = world.crowd(1).await;
+    let live = world.lease(crowd[0]).await;
+    let key = DeviceKey::from_secret(&[1; 32]);
+    let claim = world.claim("a");
+    let said = ResultStatement {
+        chain: live.chain,
+        generation: live.generation,
+        hop: live.hop,
+        attempt: live.id,
+        output: claim.output,
+        trace_root: claim.trace_root,
+    };
+    let signed = ResultSignature {
+        attempt: live.id,
+        key: key.public(),
+        output: claim.output,
+        trace_root: claim.trace_root,
+        signature: key.sign(&said),
+    };
+    let store = world.store.clone();
+    let mut stale = holder(&live);
+    stale.epoch += 1;
+    let (missing, now) = (OutputCheck::Missing, world.now);
+    let refused = store
+        .submit_signed(stale, claim.clone(), missing, Some(signed), now)
+        .await;
+    assert_eq!(reason(refused), Reason::StaleEpoch, "I4");
+    assert_eq!(store.signature(live.id).await.unwrap(), None);
+    store
+        .submit_signed(holder(&live), claim, missing, Some(signed), now)
+        .await
+        .unwrap();
+    assert_eq!(store.signature(live.id).await.unwrap(), Some(signed));
+}
+
+pub async fn an_audit_entry_gets_its_outcome_once(world: World) {
+    let start = |target: &str| AuditStart {
+        token: TokenId::generate(),
+        account: "root".into(),
+        action: "pause",
+        target: target.into(),
+        detail: "é".repeat(5000),
+    };
+    let store = &world.store;
+    let first = store.begin_audit(start("a"), world.now).await.unwrap();
+    let second = store.begin_audit(start("b"), world.now).await.unwrap();
+    store.end_audit(first, "done").await.unwrap();
+    assert!(store.end_audit(first, "INTERNAL").await.is_err());
+    let entries = store.audit(u64::MAX, 10).await.unwrap();
+    let told: Vec<_> = entries
+        .iter()
+        .map(|e| (e.number, e.target.as_str(), e.outcome.as_deref()))
+        .collect();
+    assert_eq!(told, [(second, "b", None), (first, "a", Some("done"))]);
+    assert!(entries[0].detail.len() <= 1024, "text is bounded");
+    assert_eq!(store.audit(second, 10).await.unwrap().len(), 1);
+    assert_eq!(store.audit(u64::MAX, 1).await.unwrap().len(), 1);
 }

@@ -1,11 +1,11 @@
 use std::collections::HashSet;
 
-use cipherhop_coordinator::domain::attempt::{AttemptState, Phase, Progress};
+use cipherhop_coordinator::domain::attempt::{AttemptState, FailKind, Phase, Progress};
 use cipherhop_coordinator::domain::command::{Outcome, OutputCheck};
 use cipherhop_coordinator::domain::hop::HopState;
 use cipherhop_coordinator::store::{Acquired, open_sqlite};
 use cipherhop_proto::{Digest, Reason};
-use sqlx::{Connection, SqliteConnection, raw_sql};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection, raw_sql};
 
 use crate::world::{World, holder, reason, second};
 
@@ -101,13 +101,38 @@ pub async fn events_are_written_with_the_change_they_tell_of(mut world: World) {
     assert_eq!(status.sequence, last.sequence);
 }
 
-pub async fn schema_refuses_broken_rows() {
-    let mut world = World::sqlite().await;
+/// What no version of this program writes.
+const BROKEN: [&str; 16] = [
+    "UPDATE chains SET head = 0",
+    "UPDATE chains SET state = 'Stuck', note = ''",
+    "UPDATE chains SET state = 'Completed'",
+    "UPDATE hops SET state = 'Stuck' WHERE hop = 1",
+    "UPDATE hops SET output = NULL, method = NULL WHERE hop = 0",
+    "UPDATE hops SET output = ZERO, method = 'Quorum', state = 'Verified' WHERE hop = 1",
+    "UPDATE hops SET input = ZERO WHERE hop = 1",
+    "UPDATE attempts SET result = NULL",
+    "UPDATE attempts SET state = 'Odd'",
+    "UPDATE attempts SET ended_us = NULL",
+    "DELETE FROM blobs WHERE digest IN (SELECT output FROM hops)",
+    "UPDATE archive SET digest = ZERO",
+    "DELETE FROM archive_attempts",
+    "DELETE FROM archive",
+    "INSERT INTO archive SELECT chain_id, 9, generation, hop, digest, method, at_us, previous,
+        hash FROM archive",
+    "INSERT INTO credits SELECT attempt_id, account_id, 0 FROM credits",
+];
+
+async fn one_verified_hop(world: &mut World) {
     world.archived_chain(2, &[(0, Digest::of(b"x"))]).await;
     let crowd = world.crowd(1).await;
     let attempt = world.lease(crowd[0]).await;
     world.submit(&attempt, "x").await;
     world.store.close().await;
+}
+
+pub async fn sqlite_refuses_broken_rows() {
+    let mut world = World::sqlite().await;
+    one_verified_hop(&mut world).await;
     let path = world.dir.as_ref().unwrap().path().join("c.sqlite");
     let url = format!("sqlite://{}", path.display());
     let mut db = SqliteConnection::connect(&url).await.unwrap();
@@ -115,29 +140,28 @@ pub async fn schema_refuses_broken_rows() {
         .execute(&mut db)
         .await
         .unwrap();
-    for broken in [
-        "UPDATE chains SET head = 0",
-        "UPDATE chains SET state = 'Stuck', note = ''",
-        "UPDATE chains SET state = 'Completed'",
-        "UPDATE hops SET state = 'Stuck' WHERE hop = 1",
-        "UPDATE hops SET output = NULL, method = NULL WHERE hop = 0",
-        "UPDATE hops SET output = zeroblob(32), method = 'Quorum', state = 'Verified' WHERE hop = 1",
-        "UPDATE hops SET input = zeroblob(32) WHERE hop = 1",
-        "UPDATE attempts SET result = NULL",
-        "UPDATE attempts SET state = 'Odd'",
-        "UPDATE attempts SET ended_us = NULL",
-        "DELETE FROM blobs WHERE digest IN (SELECT output FROM hops)",
-        "UPDATE archive SET digest = zeroblob(32)",
-        "DELETE FROM archive_attempts",
-        "DELETE FROM archive",
-        "INSERT INTO archive SELECT chain_id, 9, generation, hop, digest, method, at_us, previous,
-            hash FROM archive",
-        "INSERT INTO credits SELECT attempt_id, account_id, 0 FROM credits",
-    ] {
-        assert!(
-            raw_sql(broken).execute(&mut db).await.is_err(),
-            "taken: {broken}"
-        );
+    for broken in BROKEN {
+        let sql = AssertSqlSafe(broken.replace("ZERO", "zeroblob(32)"));
+        let done = raw_sql(sql).execute(&mut db).await;
+        assert!(done.is_err(), "taken: {broken}");
+    }
+}
+
+pub async fn postgres_refuses_broken_rows() {
+    let Some(mut world) = World::postgres().await else {
+        return;
+    };
+    one_verified_hop(&mut world).await;
+    let url = &world.database.as_ref().unwrap().url;
+    let mut db = PgConnection::connect(url).await.unwrap();
+    for broken in BROKEN {
+        let sql = AssertSqlSafe(broken.replace("ZERO", "decode(repeat('00', 32), 'hex')"));
+        let done = raw_sql(sql).execute(&mut db).await;
+        let code = done
+            .err()
+            .and_then(|e| Some(e.as_database_error()?.code()?.into_owned()));
+        // Class 23: a constraint, and not a mistake in the statement.
+        assert!(code.is_some_and(|code| code.starts_with("23")), "{broken}");
     }
 }
 
@@ -153,8 +177,7 @@ pub async fn migrating_twice_changes_nothing() {
     );
 }
 
-pub async fn many_claims_at_once() {
-    let mut world = World::sqlite().await;
+pub async fn many_claims_at_once_hand_no_hop_to_two_who_should_not_have_it(mut world: World) {
     let chain = world.chain(1).await;
     let crowd = world.crowd(24).await;
     let mut claims = tokio::task::JoinSet::new();
@@ -184,5 +207,24 @@ pub async fn many_claims_at_once() {
     assert_eq!(
         reason(world.store.touch(other, world.now).await),
         Reason::StaleEpoch
+    );
+}
+
+/// PostgreSQL takes no NUL in text; nobody shall break a call with one.
+pub async fn text_with_a_nul_is_kept_without_it(mut world: World) {
+    let chain = world.chain(1).await;
+    let crowd = world.crowd(1).await;
+    let attempt = world.lease(crowd[0]).await;
+    let store = world.store.clone();
+    let detail = "bad\0byte".to_owned();
+    store
+        .fail(holder(&attempt), FailKind::Compute, detail, world.now)
+        .await
+        .unwrap();
+    let failure = world.hop(chain, 0).await.last_failure.unwrap();
+    assert!(failure.detail.starts_with("bad") && failure.detail.ends_with("byte"));
+    assert_eq!(
+        reason(world.store.chain_by_name("no\0name").await),
+        Reason::ChainNotFound
     );
 }

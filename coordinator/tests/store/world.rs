@@ -1,5 +1,8 @@
 //! A store with people, blobs and a clock that only moves when told.
 
+#[path = "cluster.rs"]
+pub mod cluster;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,10 +10,11 @@ use cipherhop_coordinator::domain::attempt::{Attempt, Claim};
 use cipherhop_coordinator::domain::chain::{ChainSpec, NewChain, NewHop, Policy};
 use cipherhop_coordinator::domain::command::{Holder, Outcome, OutputCheck};
 use cipherhop_coordinator::domain::time::Timestamp;
+use cipherhop_coordinator::domain::trust::ProbeOdds;
 use cipherhop_coordinator::domain::view::{Assignment, BlobRole, HopView};
 use cipherhop_coordinator::store::{
     AcquireRequest, Acquired, Enrolment, Identity, NewToken, NewUpload, OpenedUpload, Result, Role,
-    Store, StoreError, Submitted, open_memory, open_sqlite,
+    Store, StoreError, Submitted, open_memory, open_postgres, open_sqlite,
 };
 use cipherhop_proto::{
     AccountId, AttemptId, ChainId, DeviceId, Digest, Nonce, Reason, TokenId, UploadId,
@@ -24,6 +28,7 @@ pub struct World {
     pub store: Arc<dyn Store>,
     pub now: Timestamp,
     pub dir: Option<TempDir>,
+    pub database: Option<cluster::Database>,
     pub owner: AccountId,
 }
 
@@ -66,12 +71,22 @@ impl World {
         Self::over(store, Some(dir))
     }
 
+    /// `None` where there is no PostgreSQL.
+    pub async fn postgres() -> Option<Self> {
+        let database = cluster::database().await?;
+        let store = open_postgres(&database.url, 8).await.unwrap();
+        let mut world = Self::over(store, None);
+        world.database = Some(database);
+        Some(world)
+    }
+
     fn over(store: Arc<dyn Store>, dir: Option<TempDir>) -> Self {
         let now = Timestamp::from_micros(1_790_000_000_000_000);
         Self {
             store,
             now,
             dir,
+            database: None,
             owner: AccountId::from_bytes([0; 16]),
         }
     }
@@ -81,6 +96,10 @@ impl World {
         if let Some(dir) = &self.dir {
             self.store.close().await;
             self.store = open_sqlite(&dir.path().join("c.sqlite")).await.unwrap();
+        }
+        if let Some(database) = &self.database {
+            self.store.close().await;
+            self.store = open_postgres(&database.url, 8).await.unwrap();
         }
     }
 
@@ -229,6 +248,9 @@ impl World {
             memory_bytes: 8 * GIB,
             disk_bytes: 0,
             cached: Vec::new(),
+            held: Vec::new(),
+            probes: ProbeOdds::NEVER,
+            draw: 0,
         }
     }
 

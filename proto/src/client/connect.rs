@@ -6,9 +6,9 @@ use std::time::Duration;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 
-use super::ClientError;
+use super::{ClientError, tls};
 use crate::v1::admin_service_client::AdminServiceClient;
 use crate::v1::blob_service_client::BlobServiceClient;
 use crate::v1::chain_service_client::ChainServiceClient;
@@ -18,6 +18,9 @@ use crate::v1::volunteer_service_client::VolunteerServiceClient;
 pub const UNARY_DEADLINE: Duration = Duration::from_secs(10);
 /// Deadline of a long-polling Acquire.
 pub const LONG_POLL_DEADLINE: Duration = Duration::from_secs(45);
+
+/// Longest wait for a connection and for its TLS handshake.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A token; its `Debug` shows nothing.
 #[derive(Clone)]
@@ -143,13 +146,11 @@ fn endpoint(options: &ConnectOptions) -> Result<Endpoint, ClientError> {
         .ok_or_else(|| bad("no host in it; write http://HOST:PORT or https://HOST:PORT"))?;
     let endpoint = match uri.scheme_str() {
         Some("https") => {
-            let mut tls = ClientTlsConfig::new().with_native_roots();
-            if let Some(path) = &options.ca {
-                tls = tls.ca_certificate(Certificate::from_pem(
-                    std::fs::read(path).map_err(ClientError::file(path))?,
-                ));
-            }
-            endpoint.tls_config(tls).map_err(|e| bad(&e.to_string()))?
+            let settings = ClientTlsConfig::new().timeout(CONNECT_DEADLINE);
+            let verifier = tls::verifier(options.ca.as_deref())?;
+            endpoint
+                .tls_config_with_verifier(settings, verifier)
+                .map_err(|e| bad(&e.to_string()))?
         }
         Some("http") if options.allow_plaintext || is_loopback(host) => endpoint,
         Some("http") => {
@@ -160,12 +161,13 @@ fn endpoint(options: &ConnectOptions) -> Result<Endpoint, ClientError> {
         _ => return Err(bad("write http://HOST:PORT or https://HOST:PORT")),
     };
     Ok(endpoint
-        .connect_timeout(Duration::from_secs(10))
+        .connect_timeout(CONNECT_DEADLINE)
         .tcp_keepalive(Some(Duration::from_secs(30)))
         .tcp_nodelay(true)
         .http2_keep_alive_interval(Duration::from_secs(20))
         .keep_alive_timeout(Duration::from_secs(20))
         .keep_alive_while_idle(true)
+        .max_frame_size(crate::HTTP2_FRAME_BYTES)
         .initial_stream_window_size(4 << 20)
         .initial_connection_window_size(8 << 20))
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tonic::Code;
 use tonic_types::StatusExt as _;
 
+use super::TlsFailure;
 use crate::reason::{Reason, Retry};
 use crate::status;
 
@@ -39,6 +40,17 @@ pub enum ClientError {
     /// The token has characters that cannot be sent.
     #[error("the token is not usable: it may hold visible ASCII characters only")]
     Token,
+    /// The certificate authorities to trust cannot be read.
+    #[error("certificate authorities{}: {problem}", .path.as_ref().map(|p| format!(" in {p}")).unwrap_or_default())]
+    Certificates {
+        /// Which file; `None` for the system's.
+        path: Option<String>,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The coordinator's certificate is not accepted.
+    #[error("{0}")]
+    Tls(Box<TlsFailure>),
     /// No connection, or it broke.
     #[error("coordinator not reachable: {0}")]
     Unreachable(String),
@@ -89,11 +101,15 @@ impl ClientError {
     /// What to do without asking a person.
     pub fn retry(&self) -> Retry {
         match self {
-            ClientError::Unreachable(_) | ClientError::Timeout(_) => Retry::BackOff,
-            ClientError::Refused(refusal) => refusal.retry,
-            ClientError::Address { .. } | ClientError::Token | ClientError::File { .. } => {
-                Retry::AfterChange
+            // A certificate is renewed, a clock set, while a worker runs on: it must find back by itself.
+            ClientError::Unreachable(_) | ClientError::Timeout(_) | ClientError::Tls(_) => {
+                Retry::BackOff
             }
+            ClientError::Refused(refusal) => refusal.retry,
+            ClientError::Address { .. }
+            | ClientError::Token
+            | ClientError::Certificates { .. }
+            | ClientError::File { .. } => Retry::AfterChange,
             ClientError::Protocol(_)
             | ClientError::DigestMismatch { .. }
             | ClientError::SizeMismatch { .. } => Retry::Never,
@@ -130,7 +146,10 @@ impl From<tonic::Status> for ClientError {
         if reason_name.is_empty()
             && let Some(cause) = std::error::Error::source(&status)
         {
-            return ClientError::Unreachable(chain(cause));
+            return match TlsFailure::find(cause) {
+                Some(failure) => ClientError::Tls(Box::new(failure)),
+                None => ClientError::Unreachable(chain(cause)),
+            };
         }
         ClientError::Refused(Refusal {
             code: status.code(),
@@ -145,7 +164,10 @@ impl From<tonic::Status> for ClientError {
 
 impl From<tonic::transport::Error> for ClientError {
     fn from(error: tonic::transport::Error) -> Self {
-        ClientError::Unreachable(chain(&error))
+        match TlsFailure::find(&error) {
+            Some(failure) => ClientError::Tls(Box::new(failure)),
+            None => ClientError::Unreachable(chain(&error)),
+        }
     }
 }
 
@@ -163,12 +185,19 @@ fn chain(error: &dyn std::error::Error) -> String {
         }
         next = error.source();
     }
+    const NO_TLS: &str =
+        "the coordinator does not speak TLS on this port: use http:// on a trusted network only";
+    const TLS: &str =
+        "if that is so every time, the coordinator may speak TLS on this port: try https://";
     let hint = [
-        ("Expired", "the certificate has expired, or this machine's clock is wrong"),
-        ("NotValidYet", "the certificate is not valid yet, or this machine's clock is wrong"),
-        ("UnknownIssuer", "the certificate's issuer is not known here: give its file with --ca"),
-        ("NotValidForName", "the certificate is for another host name"),
-        ("CorruptMessage", "the coordinator does not speak TLS on this port: use http:// on a trusted network only"),
+        ("InvalidContentType", NO_TLS),
+        ("CorruptMessage", NO_TLS),
+        ("corrupt message", NO_TLS),
+        // what HTTP/2 without TLS meets depends on how fast the other side hangs up
+        ("connection closed", TLS),
+        ("broken pipe", TLS),
+        ("connection reset", TLS),
+        ("frame with invalid size", TLS),
     ]
     .into_iter()
     .find(|(mark, _)| text.contains(mark));

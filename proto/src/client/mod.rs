@@ -1,9 +1,11 @@
 //! The client side that worker and owner share: one way to connect, to read refusals, to wait, and to move blobs.
 
 mod backoff;
+mod chunks;
 mod connect;
 mod download;
 mod error;
+mod tls;
 mod upload;
 
 pub use backoff::Backoff;
@@ -12,6 +14,7 @@ pub use connect::{
 };
 pub use download::download;
 pub use error::{ClientError, Refusal};
+pub use tls::TlsFailure;
 pub use upload::{Source, upload};
 
 use std::time::Duration;

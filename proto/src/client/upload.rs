@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::{
-    AttemptRef, ClientError, Connection, Progress, Stalls, TransferPolicy, UNARY_DEADLINE, unary,
+    AttemptRef, ClientError, Connection, Progress, Stalls, TransferPolicy, UNARY_DEADLINE, chunks,
+    unary,
 };
-use crate::v1::{AppendRequest, BlobRef, FinishRequest, OpenUploadRequest};
+use crate::Reason;
+use crate::v1::{AppendRequest, BlobRef, FinishRequest, ListChunksRequest, OpenUploadRequest};
 
 /// Hashing gigabytes takes longer than an ordinary call.
 const FINISH_DEADLINE: std::time::Duration = std::time::Duration::from_secs(300);
@@ -63,6 +65,7 @@ async fn upload_once(
         epoch: attempt.map(|a| a.epoch).unwrap_or_default(),
     };
     let opened = unary(UNARY_DEADLINE, client.open_upload(open)).await?;
+    cipherhop_failpoint::at("send.opened");
     if opened.complete {
         progress(blob.size);
         return Ok(());
@@ -80,41 +83,96 @@ async fn upload_once(
             break;
         }
         let length = policy.segment_bytes.max(1).min(blob.size - committed);
-        let now = append(
-            &mut client,
-            &opened.upload_id,
-            source,
-            committed,
+        let place = Place {
+            upload_id: &opened.upload_id,
+            offset: committed,
             length,
-            policy,
-        )
-        .await?;
+            replace: false,
+        };
+        let now = append(&mut client, place, source, policy).await?;
         if now <= committed {
             return Err(ClientError::Unreachable(
                 "no byte of the last segment was kept".into(),
             ));
         }
         committed = now;
+        cipherhop_failpoint::at("send.segment.kept");
     }
-    unary(
-        FINISH_DEADLINE,
-        client.finish(FinishRequest {
-            upload_id: opened.upload_id,
-        }),
-    )
-    .await?;
-    Ok(())
+    let finish = FinishRequest {
+        upload_id: opened.upload_id.clone(),
+    };
+    let mut refused = match unary(FINISH_DEADLINE, client.finish(finish.clone())).await {
+        Ok(_) => {
+            cipherhop_failpoint::at("send.finished");
+            return Ok(());
+        }
+        Err(error) => error,
+    };
+    if refused.reason() == Some(Reason::BlobDigestMismatch)
+        && mend(connection, blob, &opened.upload_id, source, policy)
+            .await
+            .unwrap_or(false)
+    {
+        match unary(FINISH_DEADLINE, client.finish(finish)).await {
+            Ok(_) => return Ok(()),
+            Err(error) => refused = error,
+        }
+    }
+    Err(refused)
+}
+
+/// Sends the chunks again in which the coordinator's bytes differ from ours; false when none does.
+async fn mend(
+    connection: &Connection,
+    blob: &BlobRef,
+    upload_id: &[u8],
+    source: &Source<'_>,
+    policy: &TransferPolicy,
+) -> Result<bool, ClientError> {
+    // Bytes in memory are results of hops: sending them as a whole is quick.
+    let Source::File(path) = source else {
+        return Ok(false);
+    };
+    let request = ListChunksRequest {
+        upload_id: upload_id.to_vec(),
+        ..Default::default()
+    };
+    let file = std::fs::File::open(path).map_err(ClientError::file(path))?;
+    let damaged = chunks::differing(connection, request, file, blob.size, policy.idle).await?;
+    let mut client = connection.blob();
+    for chunk in &damaged {
+        let place = Place {
+            upload_id,
+            offset: chunk.offset,
+            length: chunk.length,
+            replace: true,
+        };
+        append(&mut client, place, source, policy).await?;
+    }
+    Ok(!damaged.is_empty())
+}
+
+/// What is sent, and where it goes.
+struct Place<'a> {
+    upload_id: &'a [u8],
+    offset: u64,
+    length: u64,
+    replace: bool,
 }
 
 /// Sends one segment and returns the bytes that are durable after it.
 async fn append(
     client: &mut crate::v1::blob_service_client::BlobServiceClient<super::AuthChannel>,
-    upload_id: &[u8],
+    place: Place<'_>,
     source: &Source<'_>,
-    offset: u64,
-    length: u64,
     policy: &TransferPolicy,
 ) -> Result<u64, ClientError> {
+    let Place {
+        offset,
+        length,
+        replace,
+        ..
+    } = place;
     let sent = Arc::new(AtomicU64::new(0));
     let failed: Arc<Mutex<Option<ClientError>>> = Arc::default();
     let mut frames = Frames::open(
@@ -123,17 +181,18 @@ async fn append(
         length,
         policy.frame_bytes.clamp(1, crate::FRAME_BYTES),
     )?;
-    let mut head = Some((upload_id.to_vec(), offset));
+    let mut head = Some((place.upload_id.to_vec(), offset, replace));
     let (sent_in, failed_in) = (sent.clone(), failed.clone());
     let stream = futures::stream::iter(std::iter::from_fn(move || match frames.next() {
         Ok(None) => None,
         Ok(Some(data)) => {
             sent_in.fetch_add(data.len() as u64, Ordering::Relaxed);
-            let (upload_id, offset) = head.take().unwrap_or_default();
+            let (upload_id, offset, replace) = head.take().unwrap_or_default();
             Some(AppendRequest {
                 upload_id,
                 offset,
                 data,
+                replace,
             })
         }
         Err(error) => {

@@ -2,29 +2,16 @@
 //!
 //! cargo run --release -p cipherhop-hop --example hop_timing [PARAMS] [TOKENS] [THREADS]
 
+#[path = "../../ckks/examples/clock/mod.rs"]
+mod clock;
+
+use clock::cpu_seconds;
 use std::time::Instant;
 
 use cipherhop_ckks::Params;
 use cipherhop_hop::error::HopError;
 use cipherhop_hop::golden::{Degrees, GOLDEN, Synthetic, golden_digest};
 use cipherhop_hop::layout::Shape;
-
-fn cpu_seconds() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields: Vec<&str> = stat
-        .rsplit(')')
-        .next()
-        .unwrap_or_default()
-        .split_whitespace()
-        .collect();
-    let ticks = |i: usize| {
-        fields
-            .get(i)
-            .and_then(|f| f.parse::<f64>().ok())
-            .unwrap_or(0.0)
-    };
-    (ticks(11) + ticks(12)) / 100.0
-}
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();

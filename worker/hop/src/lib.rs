@@ -27,5 +27,6 @@ pub mod registers;
 pub mod run;
 pub mod schedule;
 pub mod sim;
+pub mod single;
 pub mod stats;
 pub mod tensors;

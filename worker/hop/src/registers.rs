@@ -75,6 +75,7 @@ pub struct JobId {
 #[derive(Debug)]
 pub struct WorkDir {
     root: PathBuf,
+    kept: Option<PathBuf>,
 }
 
 impl WorkDir {
@@ -82,6 +83,7 @@ impl WorkDir {
     pub fn open(root: &Path, job: &JobId) -> Result<WorkDir, HopError> {
         let dir = WorkDir {
             root: root.to_path_buf(),
+            kept: None,
         };
         fs::create_dir_all(dir.regs()).map_err(io(format!("creating {}", root.display())))?;
         let id = serde_json::to_vec(job).map_err(|e| HopError::Internal(e.to_string()))?;
@@ -115,8 +117,10 @@ impl WorkDir {
         let tmp = PathBuf::from(tmp);
         let mut file = File::create(&tmp).map_err(io(what()))?;
         file.write_all(bytes).map_err(io(what()))?;
+        cipherhop_failpoint::at("checkpoint.written");
         file.sync_all().map_err(io(what()))?;
         fs::rename(&tmp, at).map_err(io(what()))?;
+        cipherhop_failpoint::at("checkpoint.renamed");
         if let Some(parent) = at.parent() {
             File::open(parent)
                 .and_then(|d| d.sync_all())
@@ -128,6 +132,29 @@ impl WorkDir {
     /// Writes a register.
     pub fn save(&self, name: &str, bytes: &[u8]) -> Result<(), HopError> {
         self.write(&self.reg_path(name), bytes)
+    }
+
+    /// From now on registers are also kept in that folder, under their digests.
+    pub fn keeping(mut self, folder: Option<&Path>) -> Result<WorkDir, HopError> {
+        if let Some(folder) = folder {
+            fs::create_dir_all(folder).map_err(io(format!("creating {}", folder.display())))?;
+        }
+        self.kept = folder.map(Path::to_path_buf);
+        Ok(self)
+    }
+
+    /// Keeps a register that was just written. It is the same file under a second name where the system can do that.
+    pub fn keep(&self, name: &str, digest: &str) -> Result<(), HopError> {
+        let Some(folder) = &self.kept else {
+            return Ok(());
+        };
+        let (from, to) = (self.reg_path(name), folder.join(digest));
+        if to.exists() || fs::hard_link(&from, &to).is_ok() {
+            return Ok(());
+        }
+        fs::copy(&from, &to)
+            .map(drop)
+            .map_err(io(format!("writing {}", to.display())))
     }
 
     /// Bytes of a register, if they have that digest.
@@ -175,6 +202,7 @@ impl WorkDir {
             .map_err(io(what()))?;
         file.write_all(&trace_bytes(std::slice::from_ref(line))?)
             .map_err(io(what()))?;
+        cipherhop_failpoint::at("trace.written");
         file.sync_data().map_err(io(what()))
     }
 }

@@ -1,7 +1,7 @@
 //! Runs one hop step by step, with a trace, checkpoints and resume.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -124,6 +124,19 @@ pub fn run_hop_on(
     on_event: &mut dyn FnMut(HopEvent),
     cancel: &AtomicBool,
 ) -> Result<HopOutput, HopError> {
+    run_hop_keeping(engine, program, job, None, on_event, cancel)
+}
+
+/// The same, with every register kept under its digest in a folder, also after the hop is done: for a dispute about
+/// a single step.
+pub fn run_hop_keeping(
+    engine: &Engine,
+    program: &Program,
+    job: &HopJob,
+    keep: Option<&Path>,
+    on_event: &mut dyn FnMut(HopEvent),
+    cancel: &AtomicBool,
+) -> Result<HopOutput, HopError> {
     let layer = job.layer as usize;
     let layout = program.layout()?;
     let weights = program.weights(layer, &job.weights)?;
@@ -134,7 +147,7 @@ pub fn run_hop_on(
         weights: hex::encode(Sha256::digest(&job.weights)),
         input: hex::encode(Sha256::digest(&job.input)),
     };
-    let dir = WorkDir::open(&job.work_dir, &id)?;
+    let dir = WorkDir::open(&job.work_dir, &id)?.keeping(keep)?;
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(job.threads.max(1))
         .build()
@@ -324,6 +337,7 @@ impl Run<'_> {
             read.push((name.clone(), reg.digest.clone()));
         }
         let outputs = self.circuit.exec(self.backend, &step.op, &inputs)?;
+        cipherhop_failpoint::at("step.computed");
         if outputs.len() != step.writes.len() {
             return Err(HopError::Internal(format!(
                 "step {}: {} outputs",
@@ -337,6 +351,7 @@ impl Run<'_> {
             let bytes = value.to_bytes(&self.engine.ctx);
             self.dir.save(name, &bytes)?;
             let digest = hex::encode(Sha256::digest(&bytes));
+            self.dir.keep(name, &digest)?;
             written.push((name.clone(), digest.clone()));
             let value = Arc::new(value);
             self.regs.insert(name.clone(), Register { value, digest });
@@ -349,6 +364,7 @@ impl Run<'_> {
             seconds,
         };
         self.dir.append_trace(&line)?;
+        cipherhop_failpoint::at("step.traced");
         self.lines.push(line);
         self.forget(index);
         Ok(seconds)

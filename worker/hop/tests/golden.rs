@@ -43,9 +43,8 @@ fn golden_hop_on_1_and_4_threads() {
     }
 }
 
-/// Another ring, more tokens, no normalisation of queries and keys.
-#[test]
-fn golden_hop_of_another_shape() {
+/// A hop of another shape, more tokens, no normalisation of queries and keys.
+fn check_larger(params: &str, tokens: usize, isa: Isa, threads: usize) {
     let begin = std::time::Instant::now();
     let shape = Shape {
         d: 64,
@@ -60,12 +59,33 @@ fn golden_hop_of_another_shape() {
         score: 31,
         silu: 31,
     };
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(2);
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
     let digest = pool.build().unwrap().install(|| {
-        let engine = Engine::new(Params::by_name("n11-INSECURE").unwrap()).unwrap();
-        let hop = Synthetic::with_engine(engine, shape, 2, degrees).unwrap();
+        let engine = Engine::on(isa, Params::by_name(params).unwrap()).unwrap();
+        let hop = Synthetic::with_engine(engine, shape, tokens, degrees).unwrap();
         hop.run(&mut |_| {}).unwrap()
     });
-    committed("hop-n11-INSECURE", digest);
-    eprintln!("n11: {:.1} s", begin.elapsed().as_secs_f64());
+    committed(&format!("hop-{params}"), digest);
+    let seconds = begin.elapsed().as_secs_f64();
+    eprintln!("{params}, {isa}, {threads} threads: {seconds:.1} s");
+}
+
+/// On every instruction set, and on the best one with fewer and more threads.
+fn check_everywhere(params: &str, tokens: usize) {
+    for isa in Isa::available() {
+        check_larger(params, tokens, isa, 2);
+    }
+    for threads in [1, 4] {
+        check_larger(params, tokens, Isa::best(), threads);
+    }
+}
+
+#[test]
+fn golden_hop_of_another_shape() {
+    check_everywhere("n11-INSECURE", 2);
+}
+
+#[test]
+fn golden_hop_on_a_large_ring() {
+    check_everywhere("n14-INSECURE", 4);
 }

@@ -76,6 +76,7 @@ impl Agent {
 
     async fn ask(&self, asking: Asking, wait: Duration) -> Result<Next, WorkerError> {
         self.record(Entry::Asking(asking.clone()))?;
+        cipherhop_failpoint::at("ask.recorded");
         let hops = asking.claim.as_ref().and_then(|claim| claim.hops);
         let request = AcquireRequest {
             nonce: asking.nonce.to_vec(),
@@ -111,7 +112,9 @@ impl Agent {
             Some(Answer::Assignment(assignment)) => {
                 let lease = Lease::from_wire(assignment).map_err(WorkerError::Answer)?;
                 let attempt = lease.attempt;
+                cipherhop_failpoint::at("lease.answered");
                 self.record(Entry::Leased(Box::new(lease)))?;
+                cipherhop_failpoint::at("lease.recorded");
                 Ok(Next::Work(attempt))
             }
             Some(Answer::NoWork(none)) => {

@@ -106,16 +106,19 @@ impl Agent {
                     attempt,
                     to: WorkState::Fetched,
                 })?;
+                cipherhop_failpoint::at("fetched.recorded");
             }
             keeper.phase(AttemptPhase::Computing);
             let computed = self.compute(work, keeper).await?;
             drop(pins);
             match computed {
                 Computed::Finished(result) => {
+                    cipherhop_failpoint::at("finished.record.before");
                     self.record(Entry::Moved {
                         attempt,
                         to: WorkState::Finished(result),
                     })?;
+                    cipherhop_failpoint::at("finished.recorded");
                     remove_folder(&self.folder.work(attempt))?;
                     keeper.phase(AttemptPhase::Uploading);
                     return Ok(End::Delivered(deliver(self, attempt).await?));
@@ -375,7 +378,7 @@ impl Agent {
     }
 
     /// Closes an attempt that has no result.
-    fn end(&self, lease: &Lease, reason: &str) -> Result<(), WorkerError> {
+    pub(super) fn end(&self, lease: &Lease, reason: &str) -> Result<(), WorkerError> {
         let attempt = lease.attempt;
         self.record(Entry::Moved {
             attempt,

@@ -8,8 +8,8 @@ use cipherhop_proto::v1::submit_response::Outcome;
 use cipherhop_proto::v1::{BlobRef, BlobRole, NeedUpload, SubmitRequest, SubmitResponse};
 use cipherhop_proto::{AttemptId, Digest, Reason, Retry};
 
-use super::Agent;
 use super::fetch::hash_file;
+use super::{Agent, inputs};
 use crate::durable::remove_folder;
 use crate::error::WorkerError;
 use crate::journal::{Entry, Finished, Work, WorkState};
@@ -58,6 +58,7 @@ pub async fn deliver(agent: &Agent, attempt: AttemptId) -> Result<Delivery, Work
         Err(problem) => Delivery::Parked(problem.into()),
     };
     let hop = work.lease.hop;
+    cipherhop_failpoint::at("submit.answered");
     match &delivery {
         Delivery::Closed(outcome) => {
             let done = delivery.accepted() && outcome != "ACCEPTED_VERIFYING";
@@ -69,8 +70,11 @@ pub async fn deliver(agent: &Agent, attempt: AttemptId) -> Result<Delivery, Work
                     outcome: outcome.clone(),
                 },
             })?;
+            cipherhop_failpoint::at("closed.recorded");
             if done {
                 remove_folder(&agent.folder.spool(attempt))?;
+            } else if outcome != "ACCEPTED_VERIFYING" {
+                remove_folder(&inputs::kept(&agent.folder, attempt))?;
             }
             agent.tell(Event::Submitted {
                 hop,
@@ -109,6 +113,7 @@ async fn submit(agent: &Agent, work: &Work, result: &Finished) -> Result<Deliver
         trace_digest: result.trace.to_vec(),
         trace_size: result.trace_size,
         compute_seconds: result.compute_seconds,
+        signature: agent.sign(lease, result),
     };
     let mut uploads = 0u32;
     loop {
@@ -119,6 +124,7 @@ async fn submit(agent: &Agent, work: &Work, result: &Finished) -> Result<Deliver
             )
             .await
         };
+        cipherhop_failpoint::at("submit.before");
         let answer = match agent.persist("submit", call).await {
             Ok(Some(answer)) => answer,
             Ok(None) => return Ok(Delivery::Stopped),
@@ -242,6 +248,7 @@ async fn verify_spool(
 /// Keeps the newest closed results and forgets old attempts.
 fn prune(agent: &Agent) -> Result<(), WorkerError> {
     let state = agent.state();
+    inputs::prune(&agent.folder, &state)?;
     let closed: Vec<&Work> = state
         .works
         .values()

@@ -61,6 +61,7 @@ pub(super) async fn fetch(agent: &Agent, lease: &Lease) -> Result<Vec<Pin>, Work
                     &|_| (),
                 )
                 .await?;
+                cipherhop_failpoint::at("cache.insert.before");
                 Ok::<_, ClientError>(agent.cache.insert(&blob.digest, blob.size))
             }
         })

@@ -7,6 +7,7 @@ mod deliver;
 mod fetch;
 mod follow;
 mod inbox;
+pub(crate) mod inputs;
 mod lease;
 mod run;
 
@@ -19,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cipherhop_proto::client::{Backoff, ClientError, Connection, TransferPolicy};
+use cipherhop_proto::signing::{DeviceKey, ResultStatement};
 use cipherhop_proto::{AttemptId, ChainId, Digest, Retry};
 use tokio_util::sync::CancellationToken;
 
@@ -27,7 +29,7 @@ use crate::child::Runner;
 use crate::error::WorkerError;
 use crate::eta::Timings;
 use crate::folder::{Folder, FolderLock};
-use crate::journal::{Entry, Journal, State, WorkState};
+use crate::journal::{Entry, Finished, Journal, Lease, State, WorkState};
 use crate::report::{Event, Reporter};
 
 /// What a person chose.
@@ -69,6 +71,7 @@ pub struct Agent {
     pub stop: CancellationToken,
     /// Result of the self-test.
     pub golden: Option<Digest>,
+    key: Option<DeviceKey>,
     journal: Mutex<Journal>,
     timings: Mutex<Timings>,
     _lock: FolderLock,
@@ -96,6 +99,7 @@ impl Agent {
             options,
             stop,
             golden: None,
+            key: folder.device_key()?,
             journal: Mutex::new(journal),
             timings: Mutex::new(Timings::open(&folder.timings())),
             _lock: lock,
@@ -111,6 +115,22 @@ impl Agent {
     /// Makes an entry durable.
     pub fn record(&self, entry: Entry) -> Result<(), WorkerError> {
         self.journal().append(entry)
+    }
+
+    /// The signature under a result; empty when the device enrolled without a key.
+    fn sign(&self, lease: &Lease, result: &Finished) -> Vec<u8> {
+        let statement = ResultStatement {
+            chain: lease.chain,
+            generation: lease.generation,
+            hop: lease.hop,
+            attempt: lease.attempt,
+            output: result.output,
+            trace_root: result.trace_root,
+        };
+        match &self.key {
+            Some(key) => key.sign(&statement).to_vec(),
+            None => Vec::new(),
+        }
     }
 
     fn journal(&self) -> MutexGuard<'_, Journal> {

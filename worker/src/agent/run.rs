@@ -3,14 +3,15 @@
 use std::time::{Duration, Instant};
 
 use cipherhop_proto::client::{Backoff, UNARY_DEADLINE, unary};
-use cipherhop_proto::v1::{ChainState, HelloRequest};
+use cipherhop_proto::v1::held_answer::Action;
+use cipherhop_proto::v1::{ChainState, HeldAnswer, HeldAttempt, HelloRequest};
 use cipherhop_proto::{AttemptId, ChainId, PROTOCOL_RANGE};
 
 use super::acquire::Next;
 use super::attempt::End;
 use super::{Agent, Delivery, PROGRAM_FORMATS};
 use crate::error::WorkerError;
-use crate::journal::WorkState;
+use crate::journal::{Entry, Lease, State, Work, WorkState};
 use crate::machine;
 use crate::report::Event;
 
@@ -33,6 +34,22 @@ pub enum Goal {
 /// Works until the goal is reached, `idle_exit` passed without work, or the worker is to stop. Returns why it ended;
 /// a goal that was not reached is [`WorkerError::NotDone`].
 pub async fn run(
+    agent: &Agent,
+    goal: Goal,
+    idle_exit: Option<Duration>,
+) -> Result<String, WorkerError> {
+    let answering = async {
+        super::inputs::answer(agent).await;
+        std::future::pending().await
+    };
+    tokio::select! {
+        biased;
+        end = work(agent, goal, idle_exit) => end,
+        never = answering => never,
+    }
+}
+
+async fn work(
     agent: &Agent,
     goal: Goal,
     idle_exit: Option<Duration>,
@@ -201,6 +218,11 @@ async fn hello(agent: &Agent) -> Result<bool, WorkerError> {
         protocol_max: PROTOCOL_RANGE.1,
         worker_version: env!("CARGO_PKG_VERSION").into(),
         program_formats: PROGRAM_FORMATS.map(str::to_owned).to_vec(),
+        held: held(&agent.state()),
+        features: cipherhop_proto::features::WORKER
+            .iter()
+            .map(|f| f.to_string())
+            .collect(),
     };
     let call = async || {
         unary(
@@ -216,5 +238,50 @@ async fn hello(agent: &Agent) -> Result<bool, WorkerError> {
         coordinator: agent.coordinator.clone(),
         version: answer.coordinator_version,
     });
+    for answer in answer.held {
+        settle(agent, answer)?;
+    }
+    for assignment in answer.lost {
+        let lease = Lease::from_wire(assignment).map_err(WorkerError::Answer)?;
+        if !agent.state().works.contains_key(&lease.attempt) {
+            tracing::info!(attempt = %lease.attempt, hop = lease.hop, "a lost lease is taken up again");
+            agent.record(Entry::Leased(Box::new(lease)))?;
+        }
+    }
     Ok(true)
+}
+
+/// Attempts the coordinator is asked about, the newest.
+const MOST_HELD: usize = 256;
+
+/// Attempts without an end, with results that were refused among them.
+fn held(state: &State) -> Vec<HeldAttempt> {
+    let open =
+        |work: &&Work| work.state.is_live() || matches!(work.state, WorkState::Parked { .. });
+    let works: Vec<&Work> = state.works.values().filter(open).collect();
+    let newest = works.iter().skip(works.len().saturating_sub(MOST_HELD));
+    let held = newest.map(|work| HeldAttempt {
+        attempt_id: work.lease.attempt.to_vec(),
+        epoch: work.lease.epoch,
+        finished: work.state.result().is_some(),
+    });
+    held.collect()
+}
+
+/// Does what the coordinator says about one of them. A finished result is only ever given up by the answer to its
+/// submit.
+fn settle(agent: &Agent, answer: HeldAnswer) -> Result<(), WorkerError> {
+    let attempt = AttemptId::from_slice(&answer.attempt_id)
+        .map_err(|e| WorkerError::Answer(e.to_string()))?;
+    let Some(work) = agent.state().works.remove(&attempt) else {
+        return Ok(());
+    };
+    match (answer.action(), &work.state) {
+        (Action::Submit, WorkState::Parked { result, .. }) => agent.record(Entry::Moved {
+            attempt,
+            to: WorkState::Finished(result.clone()),
+        }),
+        (Action::Drop, state) if state.result().is_none() => agent.end(&work.lease, &answer.reason),
+        _ => Ok(()),
+    }
 }

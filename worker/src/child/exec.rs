@@ -11,7 +11,7 @@ use cipherhop_hop::error::HopError;
 use cipherhop_hop::keys::{DirKeys, KeyManifest, KeyUse};
 use cipherhop_hop::memory::HopMemory;
 use cipherhop_hop::program::Program;
-use cipherhop_hop::run::{HopEvent, HopJob, HopOutput, run_hop_on};
+use cipherhop_hop::run::{HopEvent, HopJob, HopOutput, run_hop_keeping};
 use cipherhop_proto::Digest;
 
 use super::{CheckedFile, Failure, Job, Line, Profile};
@@ -76,7 +76,8 @@ fn run(job_file: &Path, isa: Option<Isa>, cancel: &AtomicBool) -> Result<Line, T
     let isa = isa.unwrap_or_else(Isa::best);
     let manifest = KeyManifest::parse(&read(&job.key_manifest)?).map_err(trouble)?;
     let keys = manifest.specs().map_err(trouble)?;
-    let memory = HopMemory::estimate(&program, keys).map_err(|e| trouble(e.into()))?;
+    let memory =
+        HopMemory::on_threads(&program, keys, job.threads).map_err(|e| trouble(e.into()))?;
     let Some(budget) = memory.key_budget(job.memory) else {
         return Ok(Line::Refused {
             needed: memory.least(),
@@ -97,7 +98,8 @@ fn run(job_file: &Path, isa: Option<Isa>, cancel: &AtomicBool) -> Result<Line, T
         threads: job.threads,
     };
     let mut on_event = |event| say(&to_line(event));
-    match run_hop_on(&engine, &program, &hop, &mut on_event, cancel) {
+    let keep = job.spool.join("steps");
+    match run_hop_keeping(&engine, &program, &hop, Some(&keep), &mut on_event, cancel) {
         Ok(output) => store(&job, &output, keys.usage()),
         Err(HopError::Cancelled) => Ok(Line::Cancelled),
         Err(error) => Err(trouble(error)),
@@ -145,9 +147,11 @@ fn store(job: &Job, output: &HopOutput, keys: KeyUse) -> Result<Line, Trouble> {
     let keep = |name: &str, bytes: &[u8]| write_atomic(&job.spool.join(name), bytes, false);
     make_folder(&job.spool)
         .and_then(|()| keep("output", &output.output))
+        .inspect(|()| cipherhop_failpoint::at("spool.output.written"))
         .and_then(|()| keep("trace", &output.trace))
         .and_then(|()| crate::durable::sync_folder(job.spool.parent().unwrap_or(&job.spool)))
         .map_err(|e| Trouble(Failure::Disk, e.to_string()))?;
+    cipherhop_failpoint::at("spool.written");
     let result = Finished {
         output: Digest::of(&output.output),
         output_size: output.output.len() as u64,

@@ -26,6 +26,8 @@ pub(super) async fn doctor(context: &Context, options: Doctor) -> Result<(), Wor
         tested.map_err(|_| WorkerError::Request("the self-test was broken off".into()))??;
     let took = begin.elapsed().as_secs_f64();
     let connection = connection_state(context).await;
+    let key = folder.device_key()?.map(|key| key.public().to_string());
+    let signs = key.as_deref().unwrap_or("none; results are not signed");
     let verdict = tested.check().map(|_| ());
     let enough = machine::check_memory().and_then(|()| machine::check_disk(folder.root(), 0));
     let features = machine::features().join(" ");
@@ -37,7 +39,7 @@ pub(super) async fn doctor(context: &Context, options: Doctor) -> Result<(), Wor
     };
     let text = format!(
         "processor: {} ({threads} threads; {features})\nkernel: {isa} (there are {})\nmemory: {} of {} available\ndisk: {} free at {}\n\
-         self-test: {} in {}, {golden}\ncoordinator: {connection}",
+         self-test: {} in {}, {golden}\ndevice key: {signs}\ncoordinator: {connection}",
         machine::cpu(),
         kernels.join(", "),
         units::bytes(memory.available),
@@ -54,6 +56,7 @@ pub(super) async fn doctor(context: &Context, options: Doctor) -> Result<(), Wor
             "memory_total_bytes": memory.total, "memory_available_bytes": memory.available, "disk_free_bytes": disk,
             "golden_digest": tested.digest, "golden_expected": tested.expected, "golden_seconds": took,
             "golden_ok": verdict.is_ok(), "resources_ok": enough.is_ok(), "coordinator": connection,
+            "device_key": key,
         }),
         &text,
     );
@@ -71,6 +74,11 @@ async fn connection_state(context: &Context) -> String {
         protocol_max: PROTOCOL_RANGE.1,
         worker_version: env!("CARGO_PKG_VERSION").into(),
         program_formats: crate::agent::PROGRAM_FORMATS.map(str::to_owned).to_vec(),
+        held: Vec::new(),
+        features: cipherhop_proto::features::WORKER
+            .iter()
+            .map(|f| f.to_string())
+            .collect(),
     };
     match unary(UNARY_DEADLINE, connection.volunteer().hello(request)).await {
         Ok(answer) => format!(

@@ -3,8 +3,10 @@
 use std::io::Read as _;
 
 use cipherhop_proto::client::{ConnectOptions, Connection, UNARY_DEADLINE, unary};
+use cipherhop_proto::features::WORKER;
+use cipherhop_proto::signing::EnrolmentStatement;
 use cipherhop_proto::v1::{EnrollRequest, HelloRequest};
-use cipherhop_proto::{AccountId, DeviceId, PROTOCOL_RANGE};
+use cipherhop_proto::{AccountId, DeviceId, Digest, PROTOCOL_RANGE};
 use serde_json::json;
 
 use super::Context;
@@ -37,15 +39,23 @@ pub(super) async fn enroll(context: &Context, options: Enroll) -> Result<(), Wor
         protocol_max: PROTOCOL_RANGE.1,
         worker_version: env!("CARGO_PKG_VERSION").into(),
         program_formats: crate::agent::PROGRAM_FORMATS.map(str::to_owned).to_vec(),
+        held: Vec::new(),
+        features: WORKER.iter().map(|f| f.to_string()).collect(),
     };
     unary(UNARY_DEADLINE, connection.volunteer().hello(hello)).await?;
+    let nonce = folder.enrolment_nonce(&options.coordinator, &options.name)?;
+    let key = folder.enrolment_key()?;
+    let statement = EnrolmentStatement {
+        nonce,
+        invite: Digest::of(invite.as_bytes()),
+    };
     let request = EnrollRequest {
         invite,
         display_name: options.name.clone(),
-        nonce: folder
-            .enrolment_nonce(&options.coordinator, &options.name)?
-            .to_vec(),
+        nonce: nonce.to_vec(),
         worker_version: env!("CARGO_PKG_VERSION").into(),
+        public_key: key.public().as_bytes().to_vec(),
+        key_signature: key.sign(&statement).to_vec(),
     };
     let answer = unary(UNARY_DEADLINE, connection.volunteer().enroll(request)).await?;
     let wrong = |e: cipherhop_proto::ParseIdError| WorkerError::Answer(e.to_string());
@@ -77,7 +87,7 @@ pub(super) async fn enroll(context: &Context, options: Enroll) -> Result<(), Wor
 
 fn read_invite(given: String) -> Result<String, WorkerError> {
     if given != "-" {
-        return Ok(given);
+        return Ok(given.trim().to_owned());
     }
     let mut text = String::new();
     std::io::stdin()

@@ -4,6 +4,7 @@ pub mod bench;
 mod claim;
 mod doctor;
 mod enroll;
+mod referee;
 mod resubmit;
 mod run;
 mod status;
@@ -63,6 +64,7 @@ pub async fn dispatch(cli: Cli, stop: CancellationToken) -> Result<(), WorkerErr
         Command::Status => status::status(&context).await,
         Command::Watch(options) => watch::watch(&context, options).await,
         Command::Resubmit(options) => resubmit::resubmit(&context, options).await,
+        Command::Referee(options) => referee::referee(&context, options).await,
         Command::Doctor(options) => doctor::doctor(&context, options).await,
         Command::Bench(options) => bench::bench(&context, options).await,
         // The child runs without a runtime; `main` has taken it before.

@@ -95,6 +95,7 @@ impl Journal {
         let written = self
             .file
             .write_all(&line)
+            .inspect(|()| cipherhop_failpoint::at("journal.written"))
             .and_then(|()| self.file.sync_data());
         if let Err(error) = written {
             // Half a line must not stand before the next one.

@@ -160,6 +160,7 @@ impl Coordinator {
         let request = v1::CreateTokenRequest {
             role: role.into(),
             account: account.into(),
+            ..Default::default()
         };
         self.admin()
             .admin()

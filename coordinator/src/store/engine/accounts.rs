@@ -1,6 +1,7 @@
 //! Accounts, tokens and devices.
 
-use cipherhop_proto::{AccountId, DeviceId, Digest, Reason};
+use cipherhop_proto::signing::PublicKey;
+use cipherhop_proto::{AccountId, ChainId, DeviceId, Digest, Reason};
 
 use super::Work;
 use crate::domain::chain::MAX_TEXT_BYTES;
@@ -26,6 +27,7 @@ impl Work {
     pub(super) async fn create_token(
         &mut self,
         token: NewToken,
+        scope: Option<ChainId>,
         now: Timestamp,
     ) -> Result<Identity> {
         check_name("account", &token.account_name)?;
@@ -49,6 +51,7 @@ impl Work {
             account,
             account_name: token.account_name,
             device: None,
+            scope,
         };
         self.insert_token(token.hash, &identity, now).await?;
         Ok(identity)
@@ -87,7 +90,12 @@ impl Work {
         }
     }
 
-    pub(super) async fn enroll(&mut self, new: Enrolment, now: Timestamp) -> Result<Identity> {
+    pub(super) async fn enroll(
+        &mut self,
+        new: Enrolment,
+        key: Option<PublicKey>,
+        now: Timestamp,
+    ) -> Result<Identity> {
         check_name("display name", &new.display_name)?;
         let invite = self.tx.token_by_hash(new.invite).await?;
         let invite = invite.filter(|token| !token.revoked && token.identity.role == Role::Invite);
@@ -95,6 +103,8 @@ impl Work {
         let known = self.tx.device_by_nonce(account.account, new.nonce).await?;
         let device = match known {
             Some(device) => {
+                // Locks it: of two enrolments at once the later one's token stays.
+                self.device(device).await?;
                 self.tx.revoke_device_tokens(device, now).await?;
                 device
             }
@@ -107,6 +117,9 @@ impl Work {
                     state: DeviceState::New,
                     consecutive_valid: 0,
                     consecutive_invalid: 0,
+                    proven: None,
+                    pace: None,
+                    referee: false,
                     note: String::new(),
                     created: now,
                     last_seen: now,
@@ -121,7 +134,12 @@ impl Work {
             account: account.account,
             account_name: account.account_name,
             device: Some(device),
+            scope: account.scope,
         };
+        cipherhop_failpoint::at("enroll.commit.before");
+        if let Some(key) = key {
+            self.bind_key(device, key, now).await?;
+        }
         self.insert_token(new.token_hash, &identity, now).await?;
         Ok(identity)
     }
@@ -129,6 +147,14 @@ impl Work {
     /// A device that may be known; refuses as if the token were wrong.
     pub(super) async fn device(&mut self, id: DeviceId) -> Result<Device> {
         Ok(self.tx.device(id).await?.ok_or(Reason::TokenInvalid)?)
+    }
+
+    pub(super) async fn set_referee(&mut self, id: DeviceId, referee: bool) -> Result<Device> {
+        let unknown = || Refusal::new(Reason::DeviceNotFound, format!("no device {id}"));
+        let mut device = self.tx.device(id).await?.ok_or_else(unknown)?;
+        device.referee = referee;
+        self.tx.update_device(&device).await?;
+        Ok(device)
     }
 
     pub(super) async fn quarantine(
@@ -151,6 +177,7 @@ impl Work {
         } else {
             device.state = DeviceState::Quarantined;
             self.evict(id, now).await?;
+            self.doubt(&device, now).await?;
         }
         device.note = note;
         self.tx.update_device(&device).await?;

@@ -3,15 +3,18 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use cipherhop_proto::{AccountId, ChainId, Digest, Reason};
+use cipherhop_proto::{ChainId, Digest, Reason};
 
 use super::Work;
+use super::recheck::{Handout, asker};
 use crate::domain::attempt::Attempt;
 use crate::domain::chain::Chain;
 use crate::domain::command::{Command, Refusal, State};
 use crate::domain::hop::{Hop, HopState};
 use crate::domain::schedule;
 use crate::domain::time::Timestamp;
+use crate::domain::trust::Device;
+use crate::domain::view::Assignment;
 use crate::store::types::{AcquireRequest, Acquired, Result, StoreError};
 
 /// Live attempts one device may hold.
@@ -21,31 +24,35 @@ const MAX_COMPARED: usize = 16;
 /// Wait a device is told when nothing is open and nothing says how long that lasts.
 const IDLE_WAIT: Duration = Duration::from_secs(5);
 
+/// Wait a device is told when every open hop was just being handed to others.
+const BUSY_WAIT: Duration = Duration::from_millis(100);
+
 /// What a request for work comes to.
 pub(super) enum Found {
     /// The device has this attempt already.
     Held(Box<Attempt>),
-    /// The head hop of this chain may be leased.
-    Open(ChainId),
+    /// The head hops of these chains may be leased; the best first, at least one.
+    Open(Vec<ChainId>),
+    /// A verified hop may be handed out once more.
+    Again(Box<Handout>),
 }
 
 type Answer<T> = std::result::Result<T, Refusal>;
 
 impl Work {
-    /// Looks for work; the inner error is the answer "nothing now".
-    pub(super) async fn find_work(
+    /// The asking device and the attempt that it has already for this request; the inner error: it gets none.
+    async fn held(
         &mut self,
         request: &AcquireRequest,
-        now: Timestamp,
-    ) -> Result<Answer<Found>> {
+    ) -> Result<Answer<(Device, Option<Attempt>)>> {
         let device = self.device(request.device).await?;
-        if let Some(attempt) = self.tx.attempt_by_nonce(device.id, request.nonce).await? {
-            return Ok(Ok(Found::Held(Box::new(attempt))));
+        let mut live = self.tx.own_attempts(device.id, request.nonce).await?;
+        if let Some(attempt) = live.iter().find(|own| own.nonce == request.nonce) {
+            return Ok(Ok((device, Some(attempt.clone()))));
         }
         if !device.state.may_work() {
             return Err(Reason::DeviceQuarantined.into());
         }
-        let mut live = self.tx.pending_of_device(device.id).await?;
         live.retain(|attempt| attempt.state.is_live());
         let wanted = |attempt: &Attempt| {
             request.chain.is_none_or(|chain| chain == attempt.chain)
@@ -55,50 +62,78 @@ impl Work {
                     .is_none_or(|hops| hops.contains(&attempt.hop))
         };
         if let Some(attempt) = live.iter().find(|attempt| wanted(attempt)) {
-            return Ok(Ok(Found::Held(Box::new(attempt.clone()))));
+            let attempt = attempt.clone();
+            return Ok(Ok((device, Some(attempt))));
         }
         if live.len() >= MAX_LIVE_PER_DEVICE {
             return Ok(Err(Reason::DeviceBusy.into()));
         }
+        Ok(Ok((device, None)))
+    }
+
+    /// Looks for work; the inner error is the answer "nothing now".
+    pub(super) async fn find_work(
+        &mut self,
+        request: &AcquireRequest,
+        now: Timestamp,
+    ) -> Result<Answer<Found>> {
+        let device = match self.held(request).await? {
+            Err(refusal) => return Ok(Err(refusal)),
+            Ok((_, Some(attempt))) => return Ok(Ok(Found::Held(Box::new(attempt)))),
+            Ok((device, None)) => device,
+        };
+        if let Some(handout) = self.find_recheck(request, &device, now).await? {
+            return Ok(Ok(Found::Again(Box::new(handout))));
+        }
         let heads = match request.chain {
             Some(id) => {
                 let chain = self.chain(id).await?;
-                let head = chain.head.min(chain.hops.saturating_sub(1));
-                let hop = self.tx.hop(id, chain.generation, head).await?;
-                vec![(chain, hop.ok_or(Reason::HopNotFound)?)]
+                vec![self.with_head(chain).await?]
             }
             None => self.tx.active_heads().await?,
         };
         let mut refusal: Option<Refusal> = None;
         let mut open = Vec::new();
         for (chain, hop) in heads {
-            match self
-                .open_for(request, device.account, chain, hop, now)
-                .await?
-            {
+            match self.open_for(request, &device, chain, hop, now).await? {
                 Ok(state) => open.push((schedule::score(&state, 0, now), state)),
                 Err(other) => refusal = Some(sooner(refusal, other)),
             }
         }
         open.sort_by_key(|(score, _)| std::cmp::Reverse(*score));
-        let mut best: Option<(u64, ChainId)> = None;
+        let mut best = Vec::new();
         for (_, state) in open.into_iter().take(MAX_COMPARED) {
             match self.cached_permille(request, &state).await? {
                 Ok(permille) => {
                     let score = schedule::score(&state, permille, now);
-                    if best.is_none_or(|(other, _)| score > other) {
-                        best = Some((score, state.chain.id));
-                    }
+                    best.push((score, state.chain.id));
                 }
                 Err(other) => refusal = Some(sooner(refusal, other)),
             }
         }
-        if let Some((_, chain)) = best {
-            return Ok(Ok(Found::Open(chain)));
+        if !best.is_empty() {
+            best.sort_by_key(|(score, _)| std::cmp::Reverse(*score));
+            let chains: Vec<ChainId> = best.into_iter().map(|(_, chain)| chain).collect();
+            let permille = device.standing().probe_permille(request.probes);
+            if request.draw % 1000 < u64::from(permille)
+                && let Some(best) = chains.first()
+            {
+                let chain = self.chain(*best).await?;
+                if let Some(probe) = self.find_probe(request, &device, &chain, now).await? {
+                    return Ok(Ok(Found::Again(Box::new(probe))));
+                }
+            }
+            return Ok(Ok(Found::Open(chains)));
         }
         let mut refusal = refusal.unwrap_or_else(|| Reason::NoOpenHop.into());
         refusal.retry_after.get_or_insert(IDLE_WAIT);
         Ok(Err(refusal))
+    }
+
+    async fn with_head(&mut self, chain: Chain) -> Result<(Chain, Hop)> {
+        let head = chain.head.min(chain.hops.saturating_sub(1));
+        let hop = self.tx.hop(chain.id, chain.generation, head).await?;
+        Ok((chain, hop.ok_or(Reason::HopNotFound)?))
     }
 
     /// The head hop's state if the device may take it, or why not. A Ready hop has no attempt that
@@ -106,13 +141,20 @@ impl Work {
     async fn open_for(
         &mut self,
         request: &AcquireRequest,
-        account: AccountId,
+        device: &Device,
         chain: Chain,
         hop: Hop,
         now: Timestamp,
     ) -> Result<Answer<State>> {
         if let Some(reason) = chain.state.closed_reason() {
             return Ok(Err(reason.into()));
+        }
+        if request.held.contains(&chain.id) {
+            let detail = "a referee is about to decide between two results";
+            return Ok(Err(Refusal {
+                retry_after: Some(IDLE_WAIT),
+                ..Refusal::new(Reason::HopBackingOff, detail)
+            }));
         }
         if let Some(hops) = &request.hops {
             if *hops.end() < chain.head {
@@ -133,7 +175,7 @@ impl Work {
             HopState::Ready => Vec::new(),
             _ => {
                 self.tx
-                    .attempts_of_hop(chain.id, chain.generation, hop.index)
+                    .pending_of_hop(chain.id, chain.generation, hop.index)
                     .await?
             }
         };
@@ -143,7 +185,19 @@ impl Work {
             attempts,
             p95: None,
         };
-        Ok(schedule::eligible(&state, request.device, account, now).map(|()| state))
+        if let Err(refusal) = schedule::eligible(&state, device.id, device.account, now) {
+            return Ok(Err(refusal));
+        }
+        // No deadline is shorter than four times the middle.
+        let slow = device.pace.is_some_and(|pace| pace.permille > 4000);
+        if slow {
+            let (middle, p95) = self.usual_durations(state.chain.id).await?;
+            let policy = &state.chain.policy;
+            if let Err(refusal) = schedule::feasible(policy, device.pace, middle, p95, now) {
+                return Ok(Err(refusal));
+            }
+        }
+        Ok(Ok(state))
     }
 
     /// The share of the hop's bytes that the device has cached, or that its disk is too small.
@@ -169,57 +223,119 @@ impl Work {
         Ok(Ok(u32::try_from(permille).unwrap_or(1000)))
     }
 
-    /// `likely`: the chain that an earlier look found open; tried first.
+    /// Hands out what an earlier look found, if it is still there for the device.
     pub(super) async fn acquire(
         &mut self,
-        request: AcquireRequest,
-        likely: Option<ChainId>,
+        request: &AcquireRequest,
+        found: &Found,
+        last: bool,
         now: Timestamp,
     ) -> Result<Acquired> {
-        let mut found = Err(Reason::NoOpenHop.into());
-        if likely.is_some() {
-            let there = AcquireRequest {
-                chain: likely,
-                ..request.clone()
-            };
-            found = self.find_work(&there, now).await?;
+        match found {
+            Found::Open(likely) => self.lease_first(request, likely, last, now).await,
+            Found::Again(again) => self.again(request, again, now).await,
+            Found::Held(attempt) => self.assigned(Attempt::clone(attempt), now).await,
         }
-        if found.is_err() {
-            found = self.find_work(&request, now).await?;
-        }
-        let attempt = match found {
-            Err(refusal) => return Ok(Acquired::NoWork(refusal)),
-            Ok(Found::Held(attempt)) => *attempt,
-            Ok(Found::Open(chain)) => self.lease(&request, chain, now).await?,
-        };
-        self.seen(request.device, now).await?;
-        Ok(Acquired::Assigned(Box::new(
-            self.assignment(attempt).await?,
-        )))
     }
 
-    async fn lease(
+    /// Leases the head hop of the first of these chains that is still open for the device. A chain
+    /// that another writer has is passed over, unless it is the only one wanted, or the best one at the last look:
+    /// its hop may well be open still. No other chain is locked by then.
+    async fn lease_first(
         &mut self,
         request: &AcquireRequest,
-        chain: ChainId,
+        likely: &[ChainId],
+        last: bool,
         now: Timestamp,
-    ) -> Result<Attempt> {
-        let device = self.device(request.device).await?;
-        let chain = self.chain(chain).await?;
-        let mut state = self.load(chain.id, chain.generation, chain.head).await?;
-        state.p95 = self.p95(chain.id).await?;
-        let lease = Command::Lease {
-            attempt: request.attempt,
-            device: device.id,
-            account: device.account,
-            nonce: request.nonce,
+    ) -> Result<Acquired> {
+        let mut refusal: Option<Refusal> = None;
+        let mut asking: Option<Device> = None;
+        for (rank, id) in likely.iter().enumerate() {
+            let chain = match request.chain.is_some() || (last && rank == 0) {
+                true => self.chain(*id).await?,
+                false => match self.tx.chain_if_free(*id).await? {
+                    Some(chain) => chain,
+                    None => continue,
+                },
+            };
+            // After a chain, because that is the order of locks; once is enough.
+            let device = match &asking {
+                Some(device) => device,
+                None => match self.held(request).await? {
+                    Err(refusal) => return Ok(Acquired::NoWork(refusal)),
+                    Ok((_, Some(attempt))) => return self.assigned(attempt, now).await,
+                    Ok((device, None)) => asking.insert(device),
+                },
+            };
+            let (chain, hop) = self.with_head(chain).await?;
+            let state = match self.open_for(request, device, chain, hop, now).await? {
+                Ok(state) => state,
+                Err(other) => {
+                    refusal = Some(sooner(refusal, other));
+                    continue;
+                }
+            };
+            let lease = Command::Lease(asker(request, device));
+            return self.hand_out(request, state, lease, now).await;
+        }
+        let refusal = refusal.unwrap_or_else(|| Refusal {
+            retry_after: Some(BUSY_WAIT),
+            ..Reason::NoOpenHop.into()
+        });
+        Ok(Acquired::NoWork(refusal))
+    }
+
+    /// Hands out a verified hop once more.
+    async fn again(
+        &mut self,
+        request: &AcquireRequest,
+        again: &Handout,
+        now: Timestamp,
+    ) -> Result<Acquired> {
+        let hop = &again.state.hop;
+        let state = self.load(hop.chain, hop.generation, hop.index).await?;
+        match self.held(request).await? {
+            Err(refusal) => Ok(Acquired::NoWork(refusal)),
+            Ok((_, Some(attempt))) => self.assigned(attempt, now).await,
+            Ok((_, None)) => {
+                self.hand_out(request, state, again.command.clone(), now)
+                    .await
+            }
+        }
+    }
+
+    async fn hand_out(
+        &mut self,
+        request: &AcquireRequest,
+        mut state: State,
+        command: Command,
+        now: Timestamp,
+    ) -> Result<Acquired> {
+        state.p95 = self.p95(state.chain.id).await?;
+        let effects = match self.run(&state, command, now).await {
+            Ok((effects, _)) => effects,
+            // Decided before anything was written: another writer took it since.
+            Err(StoreError::Refused(refusal)) => return Ok(Acquired::NoWork(refusal)),
+            Err(error) => return Err(error),
         };
-        let (effects, _) = self.run(&state, lease, now).await?;
-        let made = effects
-            .attempts
-            .into_iter()
-            .find(|made| made.id == request.attempt);
-        made.ok_or_else(|| StoreError::Damaged("a lease without attempt".to_owned()))
+        cipherhop_failpoint::at("claim.commit.before");
+        let mut made = effects.attempts.into_iter();
+        let attempt = made
+            .find(|made| made.id == request.attempt)
+            .ok_or_else(|| StoreError::Damaged("a lease without attempt".to_owned()))?;
+        self.seen(attempt.device, now).await?;
+        let blobs = self.needed_blobs(&state.chain, &state.hop).await?;
+        Ok(Acquired::Assigned(Box::new(Assignment {
+            chain: effects.chain.unwrap_or(state.chain),
+            attempt,
+            blobs,
+        })))
+    }
+
+    async fn assigned(&mut self, attempt: Attempt, now: Timestamp) -> Result<Acquired> {
+        self.seen(attempt.device, now).await?;
+        let assignment = self.assignment(attempt).await?;
+        Ok(Acquired::Assigned(Box::new(assignment)))
     }
 }
 

@@ -5,16 +5,27 @@ use std::time::Duration;
 use cipherhop_proto::{ChainId, Reason};
 
 use super::Work;
+use crate::domain::attempt::{Attempt, AttemptState};
+use crate::domain::chain::Chain;
 use crate::domain::command::{Acceptance, Command, Effects, State};
 use crate::domain::decide;
-use crate::domain::hop::HopState;
+use crate::domain::hop::{Hop, HopState};
 use crate::domain::ledger::{ArchiveRow, GENESIS};
 use crate::domain::time::Timestamp;
-use crate::domain::trust::DeviceState;
+use crate::domain::trust::{DeviceState, Pace, Verdict};
 use crate::store::types::{Result, StoreError};
 
 /// Accepted attempts that tell how long a hop usually takes.
 const DURATION_SAMPLES: u32 = 64;
+
+fn state(chain: Chain, hop: Option<Hop>, attempts: Vec<Attempt>) -> Result<State> {
+    Ok(State {
+        chain,
+        hop: hop.ok_or(Reason::HopNotFound)?,
+        attempts,
+        p95: None,
+    })
+}
 
 impl Work {
     /// The hop with its chain and attempts, without `p95`; HOP_NOT_FOUND.
@@ -22,23 +33,64 @@ impl Work {
         let chain = self.chain(id).await?;
         let found = self.tx.hop(id, generation, hop).await?;
         let attempts = self.tx.attempts_of_hop(id, generation, hop).await?;
-        let hop = found.ok_or(Reason::HopNotFound)?;
-        Ok(State {
-            chain,
-            hop,
-            attempts,
-            p95: None,
-        })
+        state(chain, found, attempts)
+    }
+
+    /// [`Work::load`] with the live and waiting attempts only.
+    pub(super) async fn load_pending(
+        &mut self,
+        id: ChainId,
+        generation: u32,
+        hop: u32,
+    ) -> Result<State> {
+        let chain = self.chain(id).await?;
+        let found = self.tx.hop(id, generation, hop).await?;
+        let attempts = self.tx.pending_of_hop(id, generation, hop).await?;
+        state(chain, found, attempts)
     }
 
     /// 95th percentile of the chain's newest accepted attempts, from lease to submit.
     pub(super) async fn p95(&mut self, id: ChainId) -> Result<Option<Duration>> {
+        Ok(self.usual_durations(id).await?.1)
+    }
+
+    /// Middle and 95th percentile of the same.
+    pub(super) async fn usual_durations(
+        &mut self,
+        id: ChainId,
+    ) -> Result<(Option<Duration>, Option<Duration>)> {
         let mut durations = self.tx.accepted_durations(id, DURATION_SAMPLES).await?;
         durations.sort_unstable();
-        let rank = (durations.len() * 95).div_ceil(100).saturating_sub(1);
-        Ok(durations
-            .get(rank)
-            .map(|micros| Duration::from_micros(*micros)))
+        let at = |percent: usize| {
+            let rank = (durations.len() * percent).div_ceil(100).saturating_sub(1);
+            let micros = durations.get(rank);
+            micros.map(|micros| Duration::from_micros(*micros))
+        };
+        Ok((at(50), at(95)))
+    }
+
+    /// Measures devices by attempts that ended with a result or at the deadline.
+    async fn measure(&mut self, state: &State, effects: &Effects, now: Timestamp) -> Result<()> {
+        for attempt in &effects.attempts {
+            let before = state.attempts.iter().find(|known| known.id == attempt.id);
+            let was_live = before.is_some_and(|before| before.state.is_live());
+            let tells = matches!(
+                attempt.state,
+                AttemptState::Submitted | AttemptState::Matched | AttemptState::Expired
+            );
+            let Some(ended) = attempt.ended.filter(|_| was_live && tells) else {
+                continue;
+            };
+            let (middle, _) = self.usual_durations(state.chain.id).await?;
+            let (Some(middle), Some(mut device)) = (middle, self.tx.device(attempt.device).await?)
+            else {
+                continue;
+            };
+            let took = ended.since(attempt.leased);
+            device.pace = Some(Pace::with(device.pace, took, middle, now));
+            self.tx.update_device(&device).await?;
+        }
+        Ok(())
     }
 
     /// Decides and writes; the effects and the hop's state afterwards.
@@ -50,12 +102,18 @@ impl Work {
     ) -> Result<(Effects, HopState)> {
         let effects = decide(state, command, now)?;
         let hop_state = effects.hop_state(state);
+        self.measure(state, &effects, now).await?;
         self.apply(state, &effects, now).await?;
         self.count_verdicts(&effects, now).await?;
         Ok((effects, hop_state))
     }
 
-    async fn apply(&mut self, state: &State, effects: &Effects, now: Timestamp) -> Result<()> {
+    pub(super) async fn apply(
+        &mut self,
+        state: &State,
+        effects: &Effects,
+        now: Timestamp,
+    ) -> Result<()> {
         for attempt in &effects.attempts {
             match state
                 .attempts
@@ -72,10 +130,14 @@ impl Work {
         if let Some(accept) = &effects.accept {
             self.accept(state, accept, now).await?;
         }
+        if let Some(fork) = &effects.fork {
+            self.fork(state, fork, now).await?;
+        }
         if effects.cancel_hops {
             self.cancel_hops(state, now).await?;
         }
         if let Some(chain) = &effects.chain {
+            cipherhop_failpoint::at("advance.head.before");
             let (head, generation) = (state.chain.head, state.chain.generation);
             if !self.tx.update_chain(chain, head, generation).await? {
                 return Err(StoreError::Damaged(format!(
@@ -99,6 +161,33 @@ impl Work {
     /// Appends to the archive and opens the next hop.
     async fn accept(&mut self, state: &State, accept: &Acceptance, now: Timestamp) -> Result<()> {
         let (chain, generation, hop) = (state.chain.id, state.hop.generation, state.hop.index);
+        self.archive_row(chain, generation, hop, accept, now)
+            .await?;
+        cipherhop_failpoint::at("advance.archived");
+        let Some(mut next) = self.tx.hop(chain, generation, hop + 1).await? else {
+            return Ok(());
+        };
+        if next.state != HopState::Blocked {
+            return Err(StoreError::Damaged(format!(
+                "hop {} of {chain} is not Blocked",
+                hop + 1
+            )));
+        }
+        next.state = HopState::Ready;
+        next.input = Some(accept.digest);
+        next.since = now;
+        self.tx.update_hop(&next).await
+    }
+
+    /// Appends to the chain's archive.
+    pub(super) async fn archive_row(
+        &mut self,
+        chain: ChainId,
+        generation: u32,
+        hop: u32,
+        accept: &Acceptance,
+        now: Timestamp,
+    ) -> Result<()> {
         let tip = self.tx.archive_tip(chain).await?;
         let mut attempts = accept.attempts.clone();
         attempts.sort_unstable();
@@ -115,20 +204,7 @@ impl Work {
             hash: GENESIS,
         };
         row.hash = row.computed_hash();
-        self.tx.insert_archive(&row).await?;
-        let Some(mut next) = self.tx.hop(chain, generation, hop + 1).await? else {
-            return Ok(());
-        };
-        if next.state != HopState::Blocked {
-            return Err(StoreError::Damaged(format!(
-                "hop {} of {chain} is not Blocked",
-                hop + 1
-            )));
-        }
-        next.state = HopState::Ready;
-        next.input = Some(accept.digest);
-        next.since = now;
-        self.tx.update_hop(&next).await
+        self.tx.insert_archive(&row).await
     }
 
     async fn cancel_hops(&mut self, state: &State, now: Timestamp) -> Result<()> {
@@ -142,17 +218,21 @@ impl Work {
         Ok(())
     }
 
-    /// Counts verdicts on devices; one that falls into quarantine loses its leases.
+    /// Counts verdicts on devices. One that falls into quarantine loses its leases; after a refuted result,
+    /// what the device passed alone since its last known-answer hop is run again by others.
     async fn count_verdicts(&mut self, effects: &Effects, now: Timestamp) -> Result<()> {
         for (id, verdict) in &effects.verdicts {
             let Some(mut device) = self.tx.device(*id).await? else {
                 continue;
             };
             let before = device.state;
-            device.judge(*verdict);
+            device.judge(*verdict, now);
             self.tx.update_device(&device).await?;
             if device.state == DeviceState::Quarantined && before != device.state {
                 self.evict(*id, now).await?;
+            }
+            if *verdict == Verdict::Invalid {
+                self.doubt(&device, now).await?;
             }
         }
         Ok(())

@@ -95,13 +95,21 @@ impl Work {
             let detail = format!("{} of {} bytes are there", upload.committed, upload.size);
             return Err(Refusal::new(Reason::BlobIncomplete, detail).into());
         }
-        let blob = BlobRecord {
-            digest: upload.digest,
-            size: upload.size,
-            completed: now,
+        let blob = match self.tx.blob(upload.digest).await? {
+            // Another sender was first.
+            Some(blob) => blob,
+            None => {
+                let blob = BlobRecord {
+                    digest: upload.digest,
+                    size: upload.size,
+                    completed: now,
+                };
+                self.tx.insert_blob(&blob).await?;
+                blob
+            }
         };
-        self.tx.insert_blob(&blob).await?;
         self.tx.delete_uploads(upload.digest).await?;
+        cipherhop_failpoint::at("finish.commit.before");
         Ok(blob)
     }
 }

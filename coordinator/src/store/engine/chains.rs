@@ -1,19 +1,20 @@
 //! Chains: created, read, changed by people.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use cipherhop_proto::{AccountId, ChainId, Digest, Reason};
 
 use super::Work;
 use super::accounts::check_name;
+use crate::domain::attempt::AttemptState;
 use crate::domain::chain::{Chain, ChainChange, ChainState, MAX_HOPS, MAX_QUORUM, NewChain};
 use crate::domain::command::{Command, Refusal, Reply};
 use crate::domain::event::{EventKind, NewEvent};
 use crate::domain::hop::{Hop, HopState};
 use crate::domain::time::Timestamp;
 use crate::domain::view::{Accuracy, ChainStatus, HopResult, HopView};
-use crate::store::types::{Imported, Reopened, Result};
+use crate::store::types::{Disputed, Imported, Reopened, Result};
 
 /// Most evaluation keys a chain may name.
 const MAX_KEYS: usize = 65_536;
@@ -61,6 +62,7 @@ impl Work {
             hop.expected = given.archived;
             self.tx.insert_hop(&hop).await?;
         }
+        cipherhop_failpoint::at("chain.commit.before");
         self.event(new.id, EventKind::ChainCreated, None, now)
             .await?;
         self.event(new.id, EventKind::HopReady, Some(0), now)
@@ -228,6 +230,75 @@ impl Work {
             ChainChange::Cancel(note) => Command::Cancel(note),
         };
         let (effects, _) = self.run(&state, command, now).await?;
+        Ok(effects.chain.unwrap_or(chain))
+    }
+
+    pub(super) async fn disputes(&mut self) -> Result<Vec<Disputed>> {
+        let mut disputes = Vec::new();
+        for chain in self.tx.chains().await? {
+            if matches!(
+                chain.state,
+                ChainState::Completed | ChainState::Cancelled(_)
+            ) {
+                continue;
+            }
+            let (generation, head) = (chain.generation, chain.head);
+            let Some(hop) = self.tx.hop(chain.id, generation, head).await? else {
+                continue;
+            };
+            let disputable = matches!(
+                hop.state,
+                HopState::Running | HopState::Verifying | HopState::Stuck(Reason::QuorumDisagrees)
+            );
+            let Some(input) = hop.input.filter(|_| disputable && hop.expected.is_none()) else {
+                continue;
+            };
+            let mut attempts = self.tx.attempts_of_hop(chain.id, generation, head).await?;
+            attempts.retain(|attempt| attempt.state == AttemptState::Submitted);
+            let outputs = attempts.iter().filter_map(|a| a.claim.as_ref());
+            let outputs: BTreeSet<Digest> = outputs.map(|claim| claim.output).collect();
+            if outputs.len() > 1 {
+                disputes.push(Disputed {
+                    chain,
+                    generation,
+                    hop: head,
+                    input,
+                    attempts,
+                });
+            }
+        }
+        Ok(disputes)
+    }
+
+    pub(super) async fn drop_archived(
+        &mut self,
+        id: ChainId,
+        hop: u32,
+        note: String,
+        now: Timestamp,
+    ) -> Result<HopState> {
+        let generation = self.chain(id).await?.generation;
+        let state = self.load(id, generation, hop).await?;
+        let mut stored = BTreeSet::new();
+        for claim in state.attempts.iter().filter_map(|a| a.claim.as_ref()) {
+            if self.tx.blob(claim.output).await?.is_some() {
+                stored.insert(claim.output);
+            }
+        }
+        let command = Command::DropArchived(stored, note);
+        Ok(self.run(&state, command, now).await?.1)
+    }
+
+    pub(super) async fn invalidate(
+        &mut self,
+        id: ChainId,
+        hop: u32,
+        note: String,
+        now: Timestamp,
+    ) -> Result<Chain> {
+        let chain = self.chain(id).await?;
+        let state = self.load(id, chain.generation, hop).await?;
+        let (effects, _) = self.run(&state, Command::Invalidate(note), now).await?;
         Ok(effects.chain.unwrap_or(chain))
     }
 

@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use cipherhop_proto::signing::PublicKey;
 use cipherhop_proto::{AccountId, AttemptId, ChainId, DeviceId, Digest, Nonce, TokenId, UploadId};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::tx::{Backend, TokenRow, Tx};
-use super::types::{BlobRecord, Result, StoreError, UploadRecord};
+use super::types::{AuditEntry, BlobRecord, Result, ResultSignature, StoreError, UploadRecord};
 use crate::domain::attempt::Attempt;
 use crate::domain::chain::Chain;
 use crate::domain::event::Event;
@@ -36,6 +37,9 @@ struct World {
     credits: BTreeMap<AttemptId, AccountId>,
     accuracies: BTreeMap<HopKey, Accuracy>,
     events: Vec<Event>,
+    device_keys: BTreeMap<DeviceId, PublicKey>,
+    signatures: BTreeMap<AttemptId, ResultSignature>,
+    audit: Vec<AuditEntry>,
 }
 
 /// The memory backend.

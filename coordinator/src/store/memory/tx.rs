@@ -1,6 +1,9 @@
 //! One transaction over rows in memory.
 
+use std::ops::Bound;
+
 use async_trait::async_trait;
+use cipherhop_proto::signing::PublicKey;
 use cipherhop_proto::{AccountId, AttemptId, ChainId, DeviceId, Digest, Nonce, TokenId, UploadId};
 
 use super::{MemoryTx, unique};
@@ -13,7 +16,13 @@ use crate::domain::time::Timestamp;
 use crate::domain::trust::Device;
 use crate::domain::view::Accuracy;
 use crate::store::tx::{TokenRow, Tx};
-use crate::store::types::{BlobRecord, Result, StoreError, UploadRecord};
+use crate::store::types::{
+    AuditEntry, AuditStart, BlobRecord, Result, ResultSignature, StoreError, UploadRecord,
+};
+
+fn is_pending(attempt: &Attempt) -> bool {
+    attempt.state.is_live() || attempt.state == AttemptState::Submitted
+}
 
 #[async_trait]
 impl Tx for MemoryTx {
@@ -121,6 +130,12 @@ impl Tx for MemoryTx {
         Ok(self.get().blobs.get(&digest).copied())
     }
 
+    async fn blobs(&mut self, after: Option<Digest>, limit: u32) -> Result<Vec<BlobRecord>> {
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let blobs = self.get().blobs.range((after, Bound::Unbounded));
+        Ok(blobs.take(limit as usize).map(|(_, blob)| *blob).collect())
+    }
+
     async fn insert_blob(&mut self, blob: &BlobRecord) -> Result<()> {
         unique(&mut self.edit().blobs, blob.digest, *blob, "blob")
     }
@@ -226,6 +241,18 @@ impl Tx for MemoryTx {
             .collect())
     }
 
+    async fn rechecks(&mut self) -> Result<Vec<Hop>> {
+        let world = self.get();
+        let current = |hop: &Hop| {
+            let chain = world.chains.get(&hop.chain);
+            chain.is_some_and(|(chain, _)| chain.generation == hop.generation)
+        };
+        let doubted = world.hops.values().filter(|h| h.recheck && current(h));
+        let mut hops: Vec<Hop> = doubted.cloned().collect();
+        hops.sort_by_key(|hop| (hop.since, hop.chain, hop.index));
+        Ok(hops)
+    }
+
     async fn insert_hop(&mut self, hop: &Hop) -> Result<()> {
         let key = (hop.chain, hop.generation, hop.index);
         unique(&mut self.edit().hops, key, hop.clone(), "hop")
@@ -241,15 +268,9 @@ impl Tx for MemoryTx {
         Ok(self.get().attempts.get(&id).cloned())
     }
 
-    async fn attempt_by_nonce(
-        &mut self,
-        device: DeviceId,
-        nonce: Nonce,
-    ) -> Result<Option<Attempt>> {
-        let mut attempts = self.get().attempts.values();
-        Ok(attempts
-            .find(|a| a.device == device && a.nonce == nonce)
-            .cloned())
+    async fn own_attempts(&mut self, device: DeviceId, nonce: Nonce) -> Result<Vec<Attempt>> {
+        let own = |a: &&Attempt| a.device == device && (a.nonce == nonce || is_pending(a));
+        Ok(self.get().attempts.values().filter(own).cloned().collect())
     }
 
     async fn attempts_of_hop(
@@ -260,6 +281,17 @@ impl Tx for MemoryTx {
     ) -> Result<Vec<Attempt>> {
         let mut attempts = self.attempts_of_chain(chain, generation).await?;
         attempts.retain(|attempt| attempt.hop == hop);
+        Ok(attempts)
+    }
+
+    async fn pending_of_hop(
+        &mut self,
+        chain: ChainId,
+        generation: u32,
+        hop: u32,
+    ) -> Result<Vec<Attempt>> {
+        let mut attempts = self.attempts_of_hop(chain, generation, hop).await?;
+        attempts.retain(is_pending);
         Ok(attempts)
     }
 
@@ -284,10 +316,7 @@ impl Tx for MemoryTx {
     }
 
     async fn pending_of_device(&mut self, device: DeviceId) -> Result<Vec<Attempt>> {
-        let pending = |attempt: &&Attempt| {
-            attempt.device == device
-                && (attempt.state.is_live() || attempt.state == AttemptState::Submitted)
-        };
+        let pending = |attempt: &&Attempt| attempt.device == device && is_pending(attempt);
         Ok(self
             .get()
             .attempts
@@ -295,6 +324,21 @@ impl Tx for MemoryTx {
             .filter(pending)
             .cloned()
             .collect())
+    }
+
+    async fn accepted_of_device(
+        &mut self,
+        device: DeviceId,
+        since: Timestamp,
+    ) -> Result<Vec<Attempt>> {
+        let accepted = |attempt: &&Attempt| {
+            let state = attempt.state;
+            attempt.device == device
+                && matches!(state, AttemptState::Matched | AttemptState::LateValid)
+                && attempt.ended.is_some_and(|at| at > since)
+        };
+        let attempts = self.get().attempts.values().filter(accepted);
+        Ok(attempts.cloned().collect())
     }
 
     async fn insert_attempt(&mut self, attempt: &Attempt) -> Result<()> {
@@ -423,5 +467,73 @@ impl Tx for MemoryTx {
     async fn last_sequence(&mut self, chain: ChainId) -> Result<u64> {
         let last = self.get().events.iter().rfind(|event| event.chain == chain);
         Ok(last.map_or(0, |event| event.sequence))
+    }
+
+    async fn device_key(&mut self, device: DeviceId) -> Result<Option<PublicKey>> {
+        Ok(self.get().device_keys.get(&device).copied())
+    }
+
+    async fn device_of_key(&mut self, key: PublicKey) -> Result<Option<DeviceId>> {
+        let mut keys = self.get().device_keys.iter();
+        Ok(keys.find(|(_, known)| **known == key).map(|(id, _)| *id))
+    }
+
+    async fn device_keys(&mut self) -> Result<Vec<(DeviceId, PublicKey)>> {
+        let keys = self.get().device_keys.iter();
+        Ok(keys.map(|(id, key)| (*id, *key)).collect())
+    }
+
+    async fn insert_device_key(
+        &mut self,
+        device: DeviceId,
+        key: PublicKey,
+        _: Timestamp,
+    ) -> Result<()> {
+        unique(&mut self.edit().device_keys, device, key, "device key")
+    }
+
+    async fn put_signature(&mut self, signed: &ResultSignature, _: Timestamp) -> Result<()> {
+        self.edit().signatures.insert(signed.attempt, *signed);
+        Ok(())
+    }
+
+    async fn signature(&mut self, attempt: AttemptId) -> Result<Option<ResultSignature>> {
+        Ok(self.get().signatures.get(&attempt).copied())
+    }
+
+    async fn insert_audit(&mut self, start: &AuditStart, now: Timestamp) -> Result<u64> {
+        let audit = &mut self.edit().audit;
+        let number = audit.len() as u64 + 1;
+        audit.push(AuditEntry {
+            number,
+            at: now,
+            token: start.token,
+            account: start.account.clone(),
+            action: start.action.to_owned(),
+            target: start.target.clone(),
+            detail: start.detail.clone(),
+            outcome: None,
+        });
+        Ok(number)
+    }
+
+    async fn end_audit(&mut self, number: u64, outcome: &str) -> Result<bool> {
+        let mut audit = self.edit().audit.iter_mut();
+        match audit.find(|entry| entry.number == number && entry.outcome.is_none()) {
+            Some(entry) => {
+                entry.outcome = Some(outcome.to_owned());
+                Ok(true)
+            }
+            None => Ok(false),
+        }
+    }
+
+    async fn audit(&mut self, before: u64, limit: u32) -> Result<Vec<AuditEntry>> {
+        let newest = self.get().audit.iter().rev();
+        Ok(newest
+            .filter(|entry| entry.number < before)
+            .take(limit as usize)
+            .cloned()
+            .collect())
     }
 }

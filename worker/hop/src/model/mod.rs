@@ -14,6 +14,7 @@ mod math;
 mod prng;
 mod tiny;
 mod tokenizer;
+mod tokenizer_json;
 mod weights;
 mod weights_gguf;
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use tokenizers::{
     SplitDelimiterBehavior, Tokenizer as Bpe,
     models::bpe::{BPE, Vocab},
+    normalizers::NFC,
     pre_tokenizers::{
         PreTokenizerWrapper,
         byte_level::ByteLevel,
@@ -26,7 +27,7 @@ const BYTE_SPECIALS: [(&str, u32); 4] = [
 ];
 
 // The word-splitting pattern published with the Qwen2 and Qwen3 tokenizers.
-const QWEN_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+pub(super) const QWEN_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// Turns text into token ids and back.
 #[derive(Debug)]
@@ -34,6 +35,12 @@ pub struct Tokenizer {
     /// `None`: every byte is its own token.
     bpe: Option<Box<Bpe>>,
     specials: BTreeMap<String, u32>,
+}
+
+/// Splits as the Qwen tokenizers do.
+pub(super) fn qwen_split() -> Result<Split, ModelError> {
+    let pattern = SplitPattern::Regex(QWEN_PATTERN.into());
+    Split::new(pattern, SplitDelimiterBehavior::Isolated, false).map_err(fail)
 }
 
 fn fail(e: impl std::fmt::Display) -> ModelError {
@@ -80,37 +87,45 @@ impl Tokenizer {
                 ByteLevel::new(false, true, true).into(),
             ],
             "gpt-2" | "default" => vec![ByteLevel::new(false, true, true).into()],
-            "qwen2" => {
-                let pattern = SplitPattern::Regex(QWEN_PATTERN.into());
-                let split =
-                    Split::new(pattern, SplitDelimiterBehavior::Isolated, false).map_err(fail)?;
-                vec![split.into(), ByteLevel::new(false, true, false).into()]
-            }
+            "qwen2" => vec![
+                qwen_split()?.into(),
+                ByteLevel::new(false, true, false).into(),
+            ],
             other => return Err(ModelError::Unsupported(format!("pre-tokenizer {other}"))),
         };
-        let model = BPE::builder()
-            .vocab_and_merges::<Vocab>(vocab.collect(), pairs)
-            .build()
-            .map_err(fail)?;
-        let mut bpe = Bpe::new(model);
-        bpe.with_pre_tokenizer(Some(Sequence::new(split)));
-        bpe.with_decoder(Some(ByteLevel::new(false, true, true)));
-        Ok(Self {
-            bpe: Some(Box::new(bpe)),
-            specials,
-        })
+        Self::build(vocab.collect(), pairs, split, None, specials)
     }
 
     /// From a tokenizer.json; all its added tokens count as special.
     pub(crate) fn from_json(text: &[u8]) -> Result<Self, ModelError> {
-        let mut bpe = Bpe::from_bytes(text).map_err(fail)?;
-        bpe.with_truncation(None).map_err(fail)?;
-        bpe.with_padding(None);
-        let added = bpe.get_added_tokens_decoder();
-        let specials = added
-            .into_iter()
-            .map(|(id, token)| (token.content, id))
-            .collect();
+        let parts = super::tokenizer_json::read(text)?;
+        let mut vocab: Vocab = parts.vocab.into_iter().collect();
+        let specials: BTreeMap<String, u32> = parts.added.into_iter().collect();
+        vocab.extend(specials.clone());
+        Self::build(
+            vocab,
+            parts.merges,
+            parts.split,
+            parts.compose.then_some(NFC),
+            specials,
+        )
+    }
+
+    fn build(
+        vocab: Vocab,
+        merges: Vec<(String, String)>,
+        split: Vec<PreTokenizerWrapper>,
+        normalizer: Option<NFC>,
+        specials: BTreeMap<String, u32>,
+    ) -> Result<Self, ModelError> {
+        let model = BPE::builder()
+            .vocab_and_merges::<Vocab>(vocab, merges)
+            .build()
+            .map_err(fail)?;
+        let mut bpe = Bpe::new(model);
+        bpe.with_normalizer(normalizer);
+        bpe.with_pre_tokenizer(Some(Sequence::new(split)));
+        bpe.with_decoder(Some(ByteLevel::new(false, true, true)));
         Ok(Self {
             bpe: Some(Box::new(bpe)),
             specials,

@@ -1,0 +1,205 @@
+//! Pages for people and programs that watch the coordinator: the chains as HTML and JSON, `/healthz`, `/readyz` and
+//! `/metrics`. They only read, and show what observers may see: no digest before Verified (I7), no token, no blob.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use cipherhop_proto::ChainId;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::domain::view::ChainStatus;
+use crate::metrics::{self, Counters, Disk};
+use crate::store::{Store, StoreError};
+
+mod api;
+mod live;
+mod pages;
+mod range;
+
+/// What the pages read.
+#[derive(Clone)]
+pub struct Pages {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// What this process counted.
+    pub counters: Arc<Counters>,
+    /// The disk of the data folder.
+    pub disk: Disk,
+    /// Address of the gRPC server, for the commands that the pages show.
+    pub coordinator: String,
+    /// Cancelled when the coordinator goes down: `/readyz` then says so.
+    pub shutdown: CancellationToken,
+}
+
+/// A chain's status is read again only after this time: many browsers ask at once.
+const FRESH: Duration = Duration::from_millis(500);
+
+/// A status and when it was read.
+type Seen = (Instant, Arc<ChainStatus>);
+
+#[derive(Clone)]
+struct Site {
+    pages: Pages,
+    seen: Arc<Mutex<HashMap<ChainId, Seen>>>,
+}
+
+/// Serves the pages until the coordinator goes down and open answers are sent.
+pub async fn serve(pages: Pages, listener: TcpListener) {
+    let shutdown = pages.shutdown.clone();
+    let site = Site {
+        pages,
+        seen: Arc::default(),
+    };
+    let router = Router::new()
+        .route("/", get(pages::chains))
+        .route("/chains/{name}", get(pages::chain))
+        .route("/chains/{name}/manifest.sha256", get(api::manifest))
+        .route("/chains/{name}/live", get(live::chain))
+        .route("/live", get(live::all))
+        .route("/volunteers", get(pages::volunteers))
+        .route("/lend", get(pages::lend))
+        .route(
+            "/style.css",
+            get(|| asset("text/css; charset=utf-8", pages::STYLE)),
+        )
+        .route(
+            "/live.js",
+            get(|| asset("text/javascript; charset=utf-8", pages::SCRIPT)),
+        )
+        .route("/api/v1/chains", get(api::chains))
+        .route("/api/v1/chains/{name}", get(api::chain))
+        .route("/api/v1/chains/{name}/events", get(api::events))
+        .route("/api/v1/volunteers", get(api::volunteers))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(text))
+        .fallback(|| async { Problem::NoPage })
+        .layer(middleware::from_fn(guarded))
+        .with_state(site);
+    let served = axum::serve(listener, router)
+        .with_graceful_shutdown(async move { shutdown.cancelled().await });
+    if let Err(error) = served.await {
+        tracing::error!(%error, "the HTTP pages failed");
+    }
+}
+
+/// Nothing from elsewhere runs in the pages, and they are in nobody's frame.
+async fn guarded(request: axum::extract::Request, next: Next) -> Response {
+    const HEADERS: [(HeaderName, &str); 3] = [
+        (
+            header::CONTENT_SECURITY_POLICY,
+            "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; \
+             frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+        ),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+    ];
+    let mut answer = next.run(request).await;
+    for (name, value) in HEADERS {
+        answer
+            .headers_mut()
+            .insert(name, HeaderValue::from_static(value));
+    }
+    answer
+}
+
+async fn asset(kind: &'static str, text: &'static str) -> Response {
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
+}
+
+/// Why there is no page.
+enum Problem {
+    NoPage,
+    NoChain,
+    BadRange,
+    Database(StoreError),
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Problem {
+        match error {
+            StoreError::Refused(_) => Problem::NoChain,
+            error => Problem::Database(error),
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let (code, text) = match self {
+            Problem::NoPage => (StatusCode::NOT_FOUND, "there is no such page"),
+            Problem::NoChain => (StatusCode::NOT_FOUND, "there is no chain of this name"),
+            Problem::BadRange => (
+                StatusCode::BAD_REQUEST,
+                "give hops like 7, 5-25 or 1,3,9-12",
+            ),
+            // What failed stays in the log: the page is for everybody.
+            Problem::Database(error) => {
+                tracing::error!(%error, "the database does not answer");
+                (
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "the database does not answer",
+                )
+            }
+        };
+        (code, pages::problem(text)).into_response()
+    }
+}
+
+impl Site {
+    /// The chain's status, at most [`FRESH`] old.
+    async fn status(&self, name: &str) -> Result<Arc<ChainStatus>, StoreError> {
+        let id = match name.parse::<ChainId>() {
+            Ok(id) => id,
+            Err(_) => self.pages.store.chain_by_name(name).await?.id,
+        };
+        let lock = || self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = lock().get(&id).cloned();
+        if let Some((_, status)) = seen.filter(|(at, _)| at.elapsed() < FRESH) {
+            return Ok(status);
+        }
+        let status = Arc::new(self.pages.store.status(id).await?);
+        lock().insert(id, (Instant::now(), status.clone()));
+        Ok(status)
+    }
+}
+
+/// Whether the coordinator takes work: the database answers and no shutdown has begun.
+async fn ready(State(site): State<Site>) -> Response {
+    let pages = &site.pages;
+    if pages.shutdown.is_cancelled() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n").into_response();
+    }
+    // one row is enough to know, and probes ask often
+    match pages.store.audit(1, 1).await {
+        Ok(_) => "ready\n".into_response(),
+        Err(error) => Problem::from(error).into_response(),
+    }
+}
+
+async fn text(State(site): State<Site>) -> Result<Response, Problem> {
+    let pages = &site.pages;
+    // what watchers were told must not be read after what there is to tell
+    let told = *pages.store.changes().borrow();
+    let view = pages.store.overview(pages.clock.now()).await?;
+    Ok(
+        match metrics::render(&view, told, &pages.counters, &pages.disk) {
+            Ok(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+            Err(error) => {
+                tracing::error!(%error, "metrics could not be written");
+                StatusCode::INTERNAL_SERVER_ERROR.into_response()
+            }
+        },
+    )
+}

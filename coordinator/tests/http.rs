@@ -1,0 +1,267 @@
+//! The HTTP pages of a running coordinator, and docs/metrics.md.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cipherhop_coordinator::clock::{Clock, SystemClock};
+use cipherhop_coordinator::http::{Pages, serve};
+use cipherhop_coordinator::metrics::{Counters, Disk, METRICS};
+use cipherhop_proto::{ChainId, Digest, v1};
+use common::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// Status line and body of one GET.
+async fn get(address: std::net::SocketAddr, path: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.lines().next().unwrap().to_owned(), body.to_owned())
+}
+
+/// Value by name and labels.
+fn values(text: &str) -> BTreeMap<String, f64> {
+    let lines = text.lines().filter(|l| !l.starts_with('#'));
+    lines
+        .filter_map(|l| l.rsplit_once(' '))
+        .map(|(name, value)| (name.to_owned(), value.parse().unwrap()))
+        .collect()
+}
+
+/// The pages of a coordinator, on a socket of their own.
+async fn pages(server: &Server, counters: Arc<Counters>) -> std::net::SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    let pages = Pages {
+        store: server.store.clone(),
+        clock,
+        counters,
+        disk: Disk {
+            folder: server.dir.path().to_owned(),
+            headroom_bytes: 4096,
+        },
+        coordinator: server.url.clone(),
+        shutdown: server.shutdown.clone(),
+    };
+    tokio::spawn(serve(pages, listener));
+    address
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_follow_a_chain_and_readyz_the_shutdown() {
+    let counters = Arc::new(Counters::default());
+    let server = Server::counting(counters.clone()).await;
+    let address = pages(&server, counters).await;
+    assert!(get(address, "/healthz").await.0.contains("200"));
+    assert_eq!(get(address, "/readyz").await.1, "ready\n");
+    assert!(get(address, "/admin").await.0.contains("404"));
+
+    let owner = server.owner().await;
+    new_chain("demo", 2).create(&owner).await;
+    let (ada, bob) = (server.volunteer("ada").await, server.volunteer("bob").await);
+    let first = ada.acquire(5).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let (status, text) = get(address, "/metrics").await;
+    assert!(status.contains("200"), "{status}");
+    let seen = values(&text);
+    assert_eq!(seen[r#"cipherhop_chains{state="Active"}"#], 1.0, "{text}");
+    assert_eq!(seen[r#"cipherhop_hops{state="Running"}"#], 1.0);
+    assert_eq!(seen[r#"cipherhop_devices{state="New"}"#], 2.0);
+    assert_eq!(seen["cipherhop_leases"], 1.0);
+    assert_eq!(seen["cipherhop_leases_silent"], 0.0);
+    assert!(seen["cipherhop_oldest_lease_seconds"] > 0.01);
+    assert!(seen["cipherhop_disk_free_bytes"] > 0.0);
+    assert_eq!(seen["cipherhop_disk_headroom_bytes"], 4096.0);
+    assert_eq!(seen["cipherhop_event_lag"], 0.0);
+
+    ada.hand_in(&first, &output(0)).await.unwrap();
+    let seen = values(&get(address, "/metrics").await.1);
+    assert_eq!(seen[r#"cipherhop_hops{state="Verifying"}"#], 1.0);
+    assert!(seen["cipherhop_oldest_verifying_seconds"] > 0.0);
+    let second = bob.acquire(5).await.unwrap();
+    bob.hand_in(&second, &output(0)).await.unwrap();
+    complete_from(&ada, &bob, 1, 2).await;
+    let (_, text) = get(address, "/metrics").await;
+    let seen = values(&text);
+    assert_eq!(seen[r#"cipherhop_chains{state="Completed"}"#], 1.0);
+    assert_eq!(seen["cipherhop_leases"], 0.0);
+    let matched = r#"cipherhop_results_total{outcome="OUTCOME_ACCEPTED_MATCHED"}"#;
+    assert_eq!(seen[matched], 2.0, "{text}");
+
+    // every metric of the table is on the page, and no other
+    let mut named: Vec<&str> = text
+        .lines()
+        .filter_map(|l| l.strip_prefix("# TYPE "))
+        .map(|l| l.split(' ').next().unwrap())
+        .collect();
+    let mut expected: Vec<&str> = METRICS.iter().map(|m| m.name).collect();
+    named.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(named, expected);
+
+    server.shutdown.cancel();
+}
+
+/// I7, I11: a chain from nothing to completed on the pages and in the API: escaped, filtered, without what observers must not see.
+#[tokio::test(flavor = "multi_thread")]
+async fn i7_the_pages_show_a_chain_and_nothing_secret() {
+    let server = Server::start().await;
+    let address = pages(&server, Arc::default()).await;
+    let empty = get(address, "/").await.1;
+    assert!(empty.contains("There is no chain yet"), "{empty}");
+    assert!(
+        get(address, "/volunteers")
+            .await
+            .1
+            .contains("Nobody has enrolled")
+    );
+    assert!(get(address, "/lend").await.1.contains(&server.url));
+
+    let owner = server.owner().await;
+    let mut new = new_chain("<b>demo</b>", 3);
+    let archived = Digest::of(&output(1));
+    new.request.hops[1].archived_digest = archived.to_vec();
+    let id = new.create(&owner).await;
+    let id = ChainId::from_slice(&id).unwrap();
+    let (ada, bob) = (server.volunteer("ada").await, server.volunteer("bob").await);
+    let given = ada.acquire(5).await.unwrap();
+    let page = format!("/chains/{id}");
+    let json = format!("/api/v1/chains/{id}");
+    let (status, text) = get(address, &page).await;
+    assert!(status.contains("200"), "{status}");
+    assert!(
+        text.contains("&lt;b&gt;demo&lt;/b&gt;") && !text.contains("<b>demo"),
+        "{text}"
+    );
+    assert!(text.contains("unknown"), "no basis for an ETA yet");
+    assert!(get(address, "/").await.1.contains("&lt;b&gt;demo"));
+    let hidden = archived.to_string();
+    let secrets = [hidden.as_str(), ada.token.rsplit('_').next().unwrap()];
+    let everything = async || {
+        let mut all = String::new();
+        for path in [
+            &page,
+            &json,
+            &format!("{json}/events"),
+            &format!("{page}/manifest.sha256"),
+        ] {
+            all += &get(address, path).await.1;
+        }
+        all
+    };
+    let all = everything().await;
+    assert!(secrets.iter().all(|secret| !all.contains(secret)));
+
+    ada.hand_in(&given, &output(0)).await.unwrap();
+    let second = bob.acquire(5).await.unwrap();
+    bob.hand_in(&second, &output(0)).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    let first = Digest::of(&output(0)).to_string();
+    let manifest = get(address, &format!("{page}/manifest.sha256")).await.1;
+    assert!(
+        manifest.contains(&format!("{first}  hop-000.ct")),
+        "{manifest}"
+    );
+    let all = everything().await;
+    assert!(all.contains(&first) && secrets.iter().all(|secret| !all.contains(secret)));
+    let value: serde_json::Value = {
+        let text = get(address, &json).await.1;
+        let (start, end) = (text.find('{').unwrap(), text.rfind('}').unwrap());
+        serde_json::from_str(&text[start..=end]).unwrap()
+    };
+    assert_eq!(value["chain"]["head"], 1);
+    assert_eq!(
+        value["hops"][0]["verified_by"],
+        serde_json::json!(["ada", "bob"])
+    );
+    let filtered = get(address, &format!("{page}?hops=1-2&open=1")).await.1;
+    assert!(filtered.contains("id=\"hop-1\"") && !filtered.contains("id=\"hop-0\""));
+    let (status, text) = get(address, &format!("{page}?hops=2-1")).await;
+    assert!(
+        status.contains("400") && text.contains("5-25"),
+        "{status} {text}"
+    );
+    assert!(get(address, "/chains/none").await.0.contains("404"));
+    assert!(get(address, "/volunteers").await.1.contains("ada"));
+
+    let accuracy = v1::PublishAccuracyRequest {
+        chain_id: id.to_vec(),
+        hops: vec![v1::HopAccuracy {
+            hop: 0,
+            max_err_over_f: 2e-5,
+            worst_rel_rms: 3e-4,
+        }],
+    };
+    owner.chain().publish_accuracy(accuracy).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    let text = get(address, &page).await.1;
+    assert!(
+        text.contains("<svg") && text.contains("2e-5") && text.contains("3e-4"),
+        "{text}"
+    );
+
+    // a live update arrives after a change
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {page}/live HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut seen = String::new();
+    let mut piece = [0; 1024];
+    let told = async {
+        while seen.matches("data: changed").count() < 2 {
+            let count = stream.read(&mut piece).await.unwrap();
+            assert!(count > 0, "{seen}");
+            seen += &String::from_utf8_lossy(&piece[..count]);
+            if seen.matches("data: changed").count() == 1 && seen.len() < 900 {
+                let pause = v1::SetChainStateRequest {
+                    chain_id: id.to_vec(),
+                    state: v1::ChainState::Paused.into(),
+                    reason: "<i>tea</i>".into(),
+                };
+                let _ = server.admin().admin().set_chain_state(pause).await;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), told)
+        .await
+        .unwrap();
+    let text = get(address, &page).await.1;
+    assert!(text.contains("&lt;i&gt;tea&lt;/i&gt;"), "{text}");
+    server.shutdown.cancel();
+}
+
+#[test]
+fn the_document_is_the_table() {
+    let mut text = String::from(
+        "# Metrics\n\n`cipherhop-coordinator serve --http 127.0.0.1:7071` serves `/metrics` (OpenMetrics text, for Prometheus),\n\
+         `/healthz` (the process answers) and `/readyz` (the database answers and no shutdown has begun; 503 otherwise).\n\
+         Counts of the database are the same from every replica; `cipherhop_results` and `cipherhop_event_lag` are of one process.\n\n\
+         This page is made from the table in `coordinator/src/metrics.rs`; a test compares them (`UPDATE_DOCS=1` writes it anew).\n\n\
+         | metric | label | what | when to look |\n|---|---|---|---|\n",
+    );
+    for m in METRICS {
+        writeln!(
+            text,
+            "| `{}` | {} | {} | {} |",
+            m.name, m.label, m.help, m.alarm
+        )
+        .unwrap();
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(path, &text).unwrap();
+    }
+    assert_eq!(
+        std::fs::read_to_string(path).unwrap(),
+        text,
+        "run the test with UPDATE_DOCS=1"
+    );
+}
