@@ -41,6 +41,10 @@ pub enum Command {
     Archive(ArchiveCommand),
     /// Measure the precision of a bootstrap with a key made for it and forgotten.
     Bench(Bench),
+    /// Print a script that completes this program's commands and options in a shell.
+    Completions(cipherhop_usage::Completions),
+    /// Write the man pages into a folder.
+    Man(cipherhop_usage::Man),
 }
 
 /// `bench`

@@ -45,6 +45,10 @@ pub enum Command {
     Doctor(Doctor),
     /// Time the engine's operations on this machine (random data, no coordinator, no secret key).
     Bench(crate::commands::bench::Options),
+    /// Print a script that completes this program's commands and options in a shell.
+    Completions(cipherhop_usage::Completions),
+    /// Write the man pages into a folder.
+    Man(cipherhop_usage::Man),
     /// Computes one hop; started by `run`, not by people.
     #[command(hide = true)]
     HopExec {

@@ -75,6 +75,10 @@ enum Command {
     Doctor(DoctorArgs),
     /// Make a certificate authority and a server certificate, for tests and small sites.
     DevCert(DevCertArgs),
+    /// Print a script that completes this program's commands and options in a shell.
+    Completions(cipherhop_usage::Completions),
+    /// Write the man pages into a folder.
+    Man(cipherhop_usage::Man),
 }
 
 #[derive(Args, Debug)]
@@ -457,6 +461,13 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Drain(args) => drain::drain(args, json).await,
         Command::Doctor(args) => doctor::doctor(args, json).await,
         Command::DevCert(args) => dev_cert::dev_cert(&args, json),
+        Command::Completions(shell) => shell.print::<Cli>().map_err(Failure::other),
+        Command::Man(pages) => {
+            let folder = pages.write::<Cli>().map_err(Failure::other)?;
+            output::print_either(json, serde_json::json!({ "folder": folder }), || {
+                format!("man pages are in {}", folder.display())
+            })
+        }
     }
 }
 

@@ -27,6 +27,16 @@ pub async fn run(cli: Cli, out: &Output) -> anyhow::Result<Outcome> {
         Command::Chain(ChainCommand::Result(args)) => chain::result(&args, out).await,
         Command::Hop(HopCommand::Check(args)) => hop::check(&args, out).await,
         Command::Bench(args) => bench::run(&args, out),
+        Command::Completions(shell) => {
+            shell.print::<Cli>()?;
+            Ok(Outcome::Success)
+        }
+        Command::Man(pages) => {
+            let folder = pages.write::<Cli>()?;
+            let text = format!("man pages are in {}", folder.display());
+            out.result(&serde_json::json!({ "folder": folder }), &text)?;
+            Ok(Outcome::Success)
+        }
         Command::Archive(ArchiveCommand::Export(args)) => archive::export(&args, out).await,
         Command::Archive(ArchiveCommand::Import(args)) => archive::import(&args, out).await,
         Command::Archive(ArchiveCommand::Build(args)) => archive::build(&args, out).await,

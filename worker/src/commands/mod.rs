@@ -10,7 +10,7 @@ mod run;
 mod status;
 mod watch;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cipherhop_proto::ChainId;
 use cipherhop_proto::client::{Connection, UNARY_DEADLINE, unary};
@@ -67,6 +67,19 @@ pub async fn dispatch(cli: Cli, stop: CancellationToken) -> Result<(), WorkerErr
         Command::Referee(options) => referee::referee(&context, options).await,
         Command::Doctor(options) => doctor::doctor(&context, options).await,
         Command::Bench(options) => bench::bench(&context, options).await,
+        Command::Completions(shell) => shell
+            .print::<Cli>()
+            .map_err(WorkerError::file(Path::new("standard output"))),
+        Command::Man(pages) => {
+            let folder = pages
+                .write::<Cli>()
+                .map_err(|e| WorkerError::Request(e.to_string()))?;
+            context.print(
+                &serde_json::json!({ "folder": folder }),
+                &format!("man pages are in {}", folder.display()),
+            );
+            Ok(())
+        }
         // The child runs without a runtime; `main` has taken it before.
         Command::HopExec { .. } => Ok(()),
     }
