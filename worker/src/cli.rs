@@ -6,8 +6,8 @@ use cipherhop_ckks::Isa;
 use clap::{Args, Parser, Subcommand};
 
 use crate::error::EXIT_HELP;
+use crate::preferences::Choices;
 use crate::range::HopRange;
-use crate::units::parse_bytes;
 
 /// The volunteer's program: claims hops of encrypted chains, runs them, hands results in.
 #[derive(Debug, Parser)]
@@ -37,6 +37,19 @@ pub enum Command {
     Status,
     /// Follow a chain live.
     Watch(Watch),
+    /// Let the running worker rest after its step, and any later one, until `resume`. The checkpoint is kept.
+    Pause,
+    /// Take a `pause` back.
+    Resume,
+    /// Let the running worker end after its step. The checkpoint is kept.
+    Quit {
+        /// Only ask, do not wait until it has ended.
+        #[arg(long)]
+        no_wait: bool,
+    },
+    /// This machine's preferences: threads, memory, disk, hours and more.
+    #[command(subcommand)]
+    Config(Config),
     /// Hand finished work in again, or ask for a failed hop to be opened again.
     Resubmit(Resubmit),
     /// Run single steps of disputed hops for the coordinator; an operator has to allow this device.
@@ -57,7 +70,21 @@ pub enum Command {
         /// Kernel to compute with.
         #[arg(long)]
         isa: Option<Isa>,
+        /// Added to its niceness.
+        #[arg(long, default_value_t = 0)]
+        nice: u8,
     },
+}
+
+/// `config ...`
+#[derive(Debug, Subcommand)]
+pub enum Config {
+    /// Print the values in force and where each comes from: default, file or flag.
+    Check(Choices),
+    /// Print where the file lies, or would.
+    Path,
+    /// Write a file with every key explained and commented out.
+    Init,
 }
 
 /// Options of `enroll`.
@@ -94,13 +121,6 @@ pub struct Run {
     /// End when no work came for this many seconds.
     #[arg(long, value_name = "SECONDS")]
     pub idle_exit: Option<u64>,
-    /// Threads of a computation; results do not depend on it.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub threads: Option<u16>,
-    /// Instruction set to compute with: scalar, avx2, avx512ifma or neon; the fastest there is unless given. Results do
-    /// not depend on it.
-    #[arg(long, value_name = "NAME")]
-    pub isa: Option<Isa>,
     /// Work on this chain (id or name) until it is completed.
     #[arg(long, value_name = "CHAIN")]
     pub until_done: Option<String>,
@@ -110,16 +130,9 @@ pub struct Run {
     /// Work on claimed hops only.
     #[arg(long)]
     pub only_claims: bool,
-    /// Work on chains whose parameter set protects nothing (tests).
-    #[arg(long)]
-    pub allow_insecure: bool,
-    /// Limit of the blob cache, for example 40GiB.
-    #[arg(long, default_value = "40GiB", value_parser = parse_bytes, value_name = "SIZE")]
-    pub cache: u64,
-    /// Most memory a computation may use, for example 8GiB; below what it needs for all keys it is slower. By default
-    /// what is available.
-    #[arg(long, value_parser = parse_bytes, value_name = "SIZE")]
-    pub memory: Option<u64>,
+    /// Override the preferences file.
+    #[command(flatten)]
+    pub choices: Choices,
 }
 
 /// Options of `claim`.
@@ -165,21 +178,9 @@ pub struct Referee {
     /// End when no step came for this many seconds.
     #[arg(long, value_name = "SECONDS")]
     pub idle_exit: Option<u64>,
-    /// Threads of a computation; results do not depend on it.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub threads: Option<u16>,
-    /// Instruction set to compute with; the fastest there is unless given.
-    #[arg(long, value_name = "NAME")]
-    pub isa: Option<Isa>,
-    /// Work on chains whose parameter set protects nothing (tests).
-    #[arg(long)]
-    pub allow_insecure: bool,
-    /// Limit of the blob cache, for example 40GiB.
-    #[arg(long, default_value = "40GiB", value_parser = parse_bytes, value_name = "SIZE")]
-    pub cache: u64,
-    /// Most memory a computation may use, for example 8GiB.
-    #[arg(long, value_parser = parse_bytes, value_name = "SIZE")]
-    pub memory: Option<u64>,
+    /// Override the preferences file.
+    #[command(flatten)]
+    pub choices: Choices,
 }
 
 /// Options of `doctor`.

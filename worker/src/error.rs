@@ -25,6 +25,8 @@ pub const EXIT_BUSY: u8 = 7;
 pub const EXIT_RESOURCES: u8 = 8;
 /// The goal (`--once`, `--until-done`, a watched chain) was not reached: stopped, stuck or cancelled.
 pub const EXIT_NOT_DONE: u8 = 9;
+/// The preferences file is wrong.
+pub const EXIT_PREFERENCES: u8 = 10;
 
 /// The same table for `--help`.
 pub const EXIT_HELP: &str = "\
@@ -38,7 +40,8 @@ Exit codes:
   6  doctor: this machine must not work
   7  another worker uses the data folder
   8  not enough memory or disk
-  9  goal not reached: stopped, stuck or cancelled";
+  9  goal not reached: stopped, stuck or cancelled
+  10 the preferences file is wrong";
 
 /// Errors of the worker.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +71,16 @@ pub enum WorkerError {
     /// A file of ours does not hold what it should.
     #[error("{path}: {problem}")]
     Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The preferences file holds something else than preferences.
+    #[error(
+        "{path}: {problem}\ncorrect it (`cipherhop-worker config check` looks again), or move it away: without it the defaults count"
+    )]
+    Preferences {
         /// Which file.
         path: PathBuf,
         /// What is wrong.
@@ -141,6 +154,7 @@ impl WorkerError {
             WorkerError::Insecure(..) => EXIT_REFUSED,
             WorkerError::Request(_) => EXIT_USAGE,
             WorkerError::NotDone(_) => EXIT_NOT_DONE,
+            WorkerError::Preferences { .. } => EXIT_PREFERENCES,
             WorkerError::File { .. } | WorkerError::Damaged { .. } | WorkerError::Answer(_) => {
                 EXIT_FAILURE
             }

@@ -129,6 +129,16 @@ impl Folder {
         self.root.join("inbox")
     }
 
+    /// There while a person has paused the worker.
+    pub fn paused(&self) -> PathBuf {
+        self.root.join("paused")
+    }
+
+    /// There when a person asked the running worker to end, until it has noticed.
+    pub fn quit(&self) -> PathBuf {
+        self.root.join("quit")
+    }
+
     /// Checkpoints of one attempt.
     pub fn work(&self, attempt: AttemptId) -> PathBuf {
         self.works().join(attempt.to_string())

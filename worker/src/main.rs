@@ -21,7 +21,11 @@ fn main() -> ExitCode {
         )
         .with_writer(std::io::stderr)
         .init();
-    if let Command::HopExec { job, isa } = &cli.command {
+    if let Command::HopExec { job, isa, nice } = &cli.command {
+        // Before there are threads: it counts for this one and those it starts.
+        if let Err(error) = rustix::process::nice(i32::from(*nice)) {
+            tracing::warn!(%error, "the niceness was not changed");
+        }
         return ExitCode::from(cipherhop_worker::child::exec(job, *isa));
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread()

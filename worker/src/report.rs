@@ -134,6 +134,18 @@ pub enum Event {
         /// What is known.
         detail: String,
     },
+    /// The computation is to halt after its running step.
+    Halting {
+        /// Hop number.
+        hop: u32,
+    },
+    /// The worker rests: paused by a person, or outside its hours.
+    Resting {
+        /// When its hours begin, as 22:00; absent when a person paused it.
+        until: Option<String>,
+    },
+    /// It rests no longer.
+    GoingOn,
     /// The worker ends.
     Done {
         /// Why.
@@ -255,6 +267,12 @@ impl std::fmt::Display for Event {
             Event::Crashed { hop, detail } => {
                 write!(f, "hop {hop}: {detail}; going on from the checkpoint")
             }
+            Event::Halting { hop } => write!(f, "hop {hop}: halting after the running step"),
+            Event::Resting { until: Some(until) } => write!(f, "resting until {until}"),
+            Event::Resting { until: None } => {
+                f.write_str("paused; `cipherhop-worker resume` goes on")
+            }
+            Event::GoingOn => f.write_str("going on"),
             Event::Done { reason } => write!(f, "ending: {reason}"),
         }
     }
@@ -346,7 +364,10 @@ impl Reporter {
                 other => {
                     if matches!(
                         other,
-                        Event::Finished { .. } | Event::Ended { .. } | Event::Done { .. }
+                        Event::Finished { .. }
+                            | Event::Ended { .. }
+                            | Event::Resting { .. }
+                            | Event::Done { .. }
                     ) {
                         bar.finish_and_clear();
                     }

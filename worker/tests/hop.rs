@@ -4,18 +4,20 @@
 #![allow(clippy::unwrap_used)]
 
 mod common;
+#[path = "common/running.rs"]
+mod running;
 #[path = "common/tiny.rs"]
 mod tiny;
 
-use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::Stdio;
 
 use cipherhop_ckks::{Ciphertext, Params, inspect};
 use cipherhop_hop::ckks_backend::Engine;
 use cipherhop_proto::{Digest, v1};
 use cipherhop_worker::folder::Folder;
 use common::{Coordinator, SET, until, worker};
+use running::{Running, start, start_without_end};
 use serde_json::Value;
 use tiny::Tiny;
 use v1::{ChainState, HopState};
@@ -24,58 +26,6 @@ use v1::{ChainState, HopState};
 #[ignore = "the coordinator's process, started by the other tests"]
 fn coordinator_process() {
     common::coordinator_process();
-}
-
-struct Running {
-    child: Child,
-    lines: std::io::Lines<BufReader<ChildStdout>>,
-}
-
-/// `run --once --json` on a data folder.
-fn start(data: &Path) -> Running {
-    let mut child = worker(data)
-        .args([
-            "--json",
-            "run",
-            "--once",
-            "--allow-insecure",
-            "--threads",
-            "1",
-        ])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    Running { child, lines }
-}
-
-impl Running {
-    /// The next event of a kind.
-    fn event(&mut self, kind: &str) -> Value {
-        for line in self.lines.by_ref() {
-            let event: Value = serde_json::from_str(&line.unwrap()).unwrap();
-            if event["event"] == kind {
-                return event;
-            }
-            assert_ne!(event["event"], "error", "{event}");
-        }
-        panic!("ended before {kind}");
-    }
-
-    /// Process ids of the computing process.
-    fn children(&self) -> Vec<i32> {
-        let id = self.child.id();
-        let mut found = Vec::new();
-        for task in std::fs::read_dir(format!("/proc/{id}/task")).unwrap() {
-            let text =
-                std::fs::read_to_string(task.unwrap().path().join("children")).unwrap_or_default();
-            found.extend(
-                text.split_whitespace()
-                    .map(|pid| pid.parse::<i32>().unwrap()),
-            );
-        }
-        found
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -178,16 +128,6 @@ async fn damage_one_step(mut running: Running, data: &Path) -> u64 {
     let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
     std::fs::write(work.join("trace.jsonl"), text).unwrap();
     step
-}
-
-fn start_without_end(data: &Path) -> Running {
-    let mut child = worker(data)
-        .args(["--json", "run", "--allow-insecure", "--threads", "1"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    Running { child, lines }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -28,7 +28,7 @@ fn bash_completes_subcommands_options_and_their_values() {
         );
         String::from_utf8(done.stdout).unwrap()
     };
-    assert_eq!(complete("cipherhop-worker res").trim(), "resubmit");
+    assert_eq!(complete("cipherhop-worker resub").trim(), "resubmit");
     assert!(complete("cipherhop-worker run --thr").contains("--threads"));
     assert!(complete("cipherhop-worker completions z").contains("zsh"));
 }

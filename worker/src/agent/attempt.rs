@@ -6,13 +6,12 @@ use std::time::{Duration, Instant};
 use cipherhop_proto::client::{ClientError, UNARY_DEADLINE, unary};
 use cipherhop_proto::v1::{AttemptPhase, BlobRole, FailRequest, ReleaseRequest};
 use cipherhop_proto::{AttemptId, Reason, Retry};
-use tokio_util::sync::CancellationToken;
 
 use super::follow::Follow;
 use super::lease::Keeper;
 use super::{Agent, Delivery, deliver, fetch};
 use crate::cache::Pin;
-use crate::child::{CheckedFile, Failure, Job, Outcome};
+use crate::child::{CheckedFile, Failure, Halt, Job, Outcome};
 use crate::durable::remove_folder;
 use crate::error::WorkerError;
 use crate::journal::{Entry, Finished, Lease, Work, WorkState};
@@ -35,6 +34,8 @@ pub(super) enum End {
     Failed(String),
     /// The worker is to stop; the checkpoint is kept.
     Stopped,
+    /// The worker is to rest; the checkpoint is kept.
+    Paused,
 }
 
 /// How the computation ended.
@@ -126,7 +127,8 @@ impl Agent {
                 Computed::Halted if keeper.unwanted().is_cancelled() => {
                     return self.unwanted(&work.lease, keeper);
                 }
-                Computed::Halted => return Ok(End::Stopped),
+                Computed::Halted if self.leave.is_cancelled() => return Ok(End::Stopped),
+                Computed::Halted => return Ok(End::Paused),
                 Computed::Refused(needed, available) => {
                     self.release(&work.lease, Reason::NotEnoughMemory.as_str())
                         .await?;
@@ -161,7 +163,8 @@ impl Agent {
         let mut backoff = self.options.backoff.clone();
         loop {
             let fetched = tokio::select! {
-                () = self.stop.cancelled() => return Ok(Err(End::Stopped)),
+                () = self.leave.cancelled() => return Ok(Err(End::Stopped)),
+                () = self.permit.withdrawn() => return Ok(Err(End::Paused)),
                 () = keeper.unwanted().cancelled() => return self.unwanted(lease, keeper).map(Err),
                 fetched = fetch::fetch(self, lease) => fetched,
             };
@@ -229,13 +232,22 @@ impl Agent {
                 estimator: None,
                 progressed: false,
             };
-            let halt = CancellationToken::new();
+            let halt = Halt::default();
             let watcher = async {
+                tokio::select! {
+                    () = self.leave.cancelled() => {}
+                    () = self.permit.withdrawn() => {}
+                    () = keeper.unwanted().cancelled() => {}
+                }
+                halt.after_step.cancel();
+                if !keeper.unwanted().is_cancelled() && !self.stop.is_cancelled() {
+                    self.tell(Event::Halting { hop: lease.hop });
+                }
                 tokio::select! {
                     () = self.stop.cancelled() => {}
                     () = keeper.unwanted().cancelled() => {}
                 }
-                halt.cancel();
+                halt.soon.cancel();
                 std::future::pending::<std::convert::Infallible>().await
             };
             let outcome = tokio::select! {
@@ -288,6 +300,7 @@ impl Agent {
                     tokio::select! {
                         going = self.pause(backoff.next(None)) => if !going { return Ok(Computed::Halted) },
                         () = keeper.unwanted().cancelled() => return Ok(Computed::Halted),
+                        () = self.permit.withdrawn() => return Ok(Computed::Halted),
                     }
                 }
             }

@@ -29,11 +29,13 @@ use crate::child::Runner;
 use crate::error::WorkerError;
 use crate::eta::Timings;
 use crate::folder::{Folder, FolderLock};
+use crate::hours::Hours;
 use crate::journal::{Entry, Finished, Journal, Lease, State, WorkState};
+use crate::permit::{Clock, Permit};
 use crate::report::{Event, Reporter};
 
 /// What a person chose.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
     /// Threads of a computation.
     pub threads: usize,
@@ -43,6 +45,10 @@ pub struct Options {
     pub memory: Option<u64>,
     /// Work on chains whose parameter set protects nothing.
     pub allow_insecure: bool,
+    /// When to work.
+    pub hours: Hours,
+    /// Tells the time of the day.
+    pub clock: Clock,
     /// Work only on this chain, beside claims.
     pub chain: Option<ChainId>,
     /// Work on nothing but claims.
@@ -67,8 +73,12 @@ pub struct Agent {
     pub reporter: Arc<Reporter>,
     /// What a person chose.
     pub options: Options,
-    /// Ends everything, with checkpoints kept.
+    /// Ends everything within seconds, with checkpoints kept.
     pub stop: CancellationToken,
+    /// Ends everything after the running step; cancelled with `stop`, too.
+    pub leave: CancellationToken,
+    /// Whether to work now.
+    pub permit: Permit,
     /// Result of the self-test.
     pub golden: Option<Digest>,
     key: Option<DeviceKey>,
@@ -88,6 +98,13 @@ impl Agent {
     ) -> Result<Agent, WorkerError> {
         let identity = folder.identity()?;
         let lock = folder.lock()?;
+        let leave = stop.child_token();
+        let permit = Permit::new(
+            folder.clone(),
+            options.hours.clone(),
+            options.clock.clone(),
+            leave.clone(),
+        )?;
         let journal = Journal::open(&folder.journal())?;
         remove_stray_checkpoints(&folder, journal.state())?;
         Ok(Agent {
@@ -98,6 +115,8 @@ impl Agent {
             reporter,
             options,
             stop,
+            leave,
+            permit,
             golden: None,
             key: folder.device_key()?,
             journal: Mutex::new(journal),
@@ -156,7 +175,7 @@ impl Agent {
     /// Sleeps, or returns false at once when the worker is to stop.
     async fn pause(&self, time: Duration) -> bool {
         tokio::select! {
-            () = self.stop.cancelled() => false,
+            () = self.leave.cancelled() => false,
             () = tokio::time::sleep(time) => true,
         }
     }
@@ -170,7 +189,7 @@ impl Agent {
         let mut backoff = self.options.backoff.clone();
         loop {
             let answer = tokio::select! {
-                () = self.stop.cancelled() => return Ok(None),
+                () = self.leave.cancelled() => return Ok(None),
                 answer = call() => answer,
             };
             let error = match answer {

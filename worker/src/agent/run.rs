@@ -13,6 +13,7 @@ use super::{Agent, Delivery, PROGRAM_FORMATS};
 use crate::error::WorkerError;
 use crate::journal::{Entry, Lease, State, Work, WorkState};
 use crate::machine;
+use crate::permit::Permission;
 use crate::report::Event;
 
 /// Longest long poll.
@@ -42,10 +43,12 @@ pub async fn run(
         super::inputs::answer(agent).await;
         std::future::pending().await
     };
+    agent.permit.look();
     tokio::select! {
         biased;
         end = work(agent, goal, idle_exit) => end,
         never = answering => never,
+        never = agent.permit.follow() => match never {},
     }
 }
 
@@ -67,11 +70,16 @@ async fn work(
     let mut told = String::new();
     let mut failures = Backoff::new(Duration::from_secs(2), Duration::from_secs(300));
     let mut first_round = true;
+    let mut resting = None;
     loop {
-        if agent.stop.is_cancelled() {
+        if agent.leave.is_cancelled() {
             return stopped();
         }
         agent.read_inbox()?;
+        if !rested(agent, &mut resting).await {
+            idle_since = Instant::now();
+            continue;
+        }
         let (attempt, resumed) = match unfinished(agent) {
             Some(attempt) => (attempt, first_round),
             None => {
@@ -88,6 +96,7 @@ async fn work(
                         }
                         continue;
                     }
+                    Found::Withdrawn => continue,
                     Found::Idle => return idle(goal),
                     Found::Over(ChainState::Completed) => {
                         return Ok("the chain is completed".into());
@@ -111,6 +120,7 @@ async fn work(
                     return stopped();
                 }
             }
+            End::Paused => continue,
             End::Delivered(_) | End::Unwanted(_) => failures.reset(),
         }
         if goal == Goal::Once {
@@ -136,6 +146,41 @@ fn idle(goal: Goal) -> Result<String, WorkerError> {
     }
 }
 
+/// Whether to go on: at once while work is allowed or a finished result waits to be handed in; otherwise it rests a
+/// while, tells so once, and is to be asked again.
+async fn rested(agent: &Agent, resting: &mut Option<Permission>) -> bool {
+    let permission = agent.permit.now();
+    if permission == Permission::Work {
+        if resting.take().is_some() {
+            agent.tell(Event::GoingOn);
+        }
+        return true;
+    }
+    let state = agent.state();
+    if state
+        .works
+        .values()
+        .any(|work| matches!(work.state, WorkState::Finished(_)))
+    {
+        return true;
+    }
+    if *resting != Some(permission) {
+        *resting = Some(permission);
+        agent.tell(Event::Resting {
+            until: match permission {
+                Permission::Rest(minute) => Some(minute.to_string()),
+                _ => None,
+            },
+        });
+    }
+    tokio::select! {
+        () = agent.leave.cancelled() => {}
+        () = agent.permit.granted() => {}
+        () = tokio::time::sleep(LOOK) => {}
+    }
+    false
+}
+
 /// What the journal has to go on with: finished results first.
 fn unfinished(agent: &Agent) -> Option<AttemptId> {
     let state = agent.state();
@@ -151,6 +196,7 @@ enum Found {
     Nothing(String),
     Over(ChainState),
     Idle,
+    Withdrawn,
     Stopped,
 }
 
@@ -189,6 +235,7 @@ async fn wait_for_work(
         found = asked => found,
         over = chain_over(agent, goal) => Ok(Found::Over(over)),
         () = idle => Ok(Found::Idle),
+        () = agent.permit.withdrawn() => Ok(Found::Withdrawn),
     }
 }
 

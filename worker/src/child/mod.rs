@@ -5,7 +5,7 @@ mod exec;
 mod runner;
 
 pub use exec::exec;
-pub use runner::{Outcome, Runner};
+pub use runner::{Halt, Outcome, Runner};
 
 use std::path::PathBuf;
 

@@ -27,6 +27,15 @@ pub struct Runner {
     pub command: Vec<OsString>,
 }
 
+/// How the child is told to halt; its checkpoint is kept either way.
+#[derive(Clone, Debug, Default)]
+pub struct Halt {
+    /// When it has completed its running step, however long that takes.
+    pub after_step: CancellationToken,
+    /// The same, but within seconds: then it is killed in its step.
+    pub soon: CancellationToken,
+}
+
 /// How a run of the child ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
@@ -43,20 +52,21 @@ pub enum Outcome {
 }
 
 impl Runner {
-    /// This program itself, as `hop-exec`, with the kernel of that instruction set or the fastest.
-    pub fn of_this_program(isa: Option<Isa>) -> Result<Runner, WorkerError> {
+    /// This program itself, as `hop-exec`, with the kernel of that instruction set or the fastest, and so much nicer.
+    pub fn of_this_program(isa: Option<Isa>, nice: u8) -> Result<Runner, WorkerError> {
         let path =
             std::env::current_exe().map_err(WorkerError::file(Path::new("/proc/self/exe")))?;
         let mut command = vec![path.into(), "hop-exec".into()];
         command.extend(isa.map(|isa| format!("--isa={isa}").into()));
+        command.push(format!("--nice={nice}").into());
         Ok(Runner { command })
     }
 
-    /// Runs the job to its end or until `stop`.
+    /// Runs the job to its end or until it is to halt.
     pub async fn run(
         &self,
         job: &Job,
-        stop: &CancellationToken,
+        halt: &Halt,
         mut on_line: impl FnMut(&Line),
     ) -> Result<Outcome, WorkerError> {
         make_folder(&job.work)?;
@@ -90,6 +100,7 @@ impl Runner {
         let mut said = None;
         let mut killed = false;
         let mut silent = false;
+        let mut asked = false;
         let mut stopping = false;
         let patience = tokio::time::sleep(Duration::MAX);
         tokio::pin!(patience);
@@ -116,11 +127,15 @@ impl Runner {
                     }
                     Ok(None) | Err(_) => break,
                 },
-                () = stop.cancelled(), if !stopping => {
-                    stopping = true;
+                () = halt.after_step.cancelled(), if !asked => {
+                    asked = true;
                     if let Some(pipe) = stdin.as_mut() && pipe.write_all(b"stop\n").await.is_err() {
                         stdin = None;
                     }
+                }
+                () = halt.soon.cancelled(), if !stopping => {
+                    stopping = true;
+                    halt.after_step.cancel();
                     patience.as_mut().reset(tokio::time::Instant::now() + STOP_PATIENCE);
                 }
                 () = &mut silence, if !killed => {
@@ -144,7 +159,7 @@ impl Runner {
             .map_err(WorkerError::file(Path::new(program)))?;
         Ok(match said {
             Some(outcome) => outcome,
-            None if stopping => Outcome::Stopped,
+            None if asked || stopping => Outcome::Stopped,
             None if silent => Outcome::Crashed(
                 Failure::Compute,
                 format!(
@@ -198,7 +213,7 @@ mod tests {
         }
     }
 
-    async fn outcome(script: &str, stop: &CancellationToken) -> Outcome {
+    async fn outcome(script: &str, stop: &Halt) -> Outcome {
         let dir = tempfile::tempdir().unwrap();
         shell(script)
             .run(&job(dir.path()), stop, |_| ())
@@ -208,7 +223,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_child_that_dies_silently_is_a_crash_and_one_killed_ran_out_of_memory() {
-        let never = CancellationToken::new();
+        let never = Halt::default();
         assert!(matches!(
             outcome("exit 7", &never).await,
             Outcome::Crashed(Failure::Compute, _)
@@ -233,8 +248,8 @@ mod tests {
 
     #[tokio::test]
     async fn stop_is_asked_for_first_and_enforced_within_five_seconds() {
-        let stop = CancellationToken::new();
-        stop.cancel();
+        let stop = Halt::default();
+        stop.soon.cancel();
         let polite = outcome(
             r#"read line; test "$line" = stop && echo '{"event":"cancelled"}'"#,
             &stop,
@@ -244,5 +259,14 @@ mod tests {
         let begin = std::time::Instant::now();
         assert_eq!(outcome("exec sleep 60", &stop).await, Outcome::Stopped);
         assert!(begin.elapsed() < Duration::from_secs(5));
+        let gently = Halt::default();
+        gently.after_step.cancel();
+        let script = r#"read line; sleep 4; echo '{"event":"cancelled"}'"#;
+        let begin = std::time::Instant::now();
+        assert_eq!(outcome(script, &gently).await, Outcome::Stopped);
+        assert!(
+            begin.elapsed() >= Duration::from_secs(4),
+            "a long step is not cut off"
+        );
     }
 }

@@ -9,15 +9,19 @@ use serde_json::json;
 use super::Context;
 use crate::cli::Doctor;
 use crate::error::WorkerError;
+use crate::preferences::{Choices, Preferences};
 use crate::{machine, selftest, units};
 
 pub(super) async fn doctor(context: &Context, options: Doctor) -> Result<(), WorkerError> {
     let folder = context.folder()?;
-    let threads = options
-        .threads
-        .map(usize::from)
-        .unwrap_or_else(machine::threads);
-    let isa = selftest::usable(options.isa)?;
+    let flags = Choices {
+        threads: options.threads,
+        isa: options.isa,
+        ..Choices::default()
+    };
+    let preferences = Preferences::load(folder.root(), &flags)?;
+    let threads = preferences.threads.value;
+    let isa = selftest::usable(preferences.isa.value)?;
     let memory = machine::memory();
     let disk = machine::free_disk(folder.root())?;
     let begin = std::time::Instant::now();

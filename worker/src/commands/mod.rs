@@ -2,6 +2,8 @@
 
 pub mod bench;
 mod claim;
+mod config;
+mod control;
 mod doctor;
 mod enroll;
 mod referee;
@@ -63,6 +65,10 @@ pub async fn dispatch(cli: Cli, stop: CancellationToken) -> Result<(), WorkerErr
         Command::Claim(options) => claim::claim(&context, options).await,
         Command::Status => status::status(&context).await,
         Command::Watch(options) => watch::watch(&context, options).await,
+        Command::Pause => control::pause(&context),
+        Command::Resume => control::resume(&context),
+        Command::Quit { no_wait } => control::quit(&context, !no_wait).await,
+        Command::Config(command) => config::config(&context, command),
         Command::Resubmit(options) => resubmit::resubmit(&context, options).await,
         Command::Referee(options) => referee::referee(&context, options).await,
         Command::Doctor(options) => doctor::doctor(&context, options).await,

@@ -17,11 +17,15 @@ use cipherhop_proto::client::{
 use cipherhop_proto::v1::{AcquireStepRequest, BlobRef, BlobRole, DisputedStep, SubmitStepRequest};
 use cipherhop_proto::{Digest, Retry};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use super::Context;
 use crate::cache::{Cache, Pin};
 use crate::cli::Referee as Options;
 use crate::error::WorkerError;
+use crate::hours::Minute;
+use crate::permit::Permit;
+use crate::preferences::Preferences;
 use crate::{machine, selftest};
 
 /// How long a question stays open at the coordinator.
@@ -38,13 +42,11 @@ struct Office<'a> {
 }
 
 pub(super) async fn referee(context: &Context, options: Options) -> Result<(), WorkerError> {
-    let isa = selftest::usable(options.isa)?;
+    let preferences = Preferences::load(&context.root, &options.choices)?;
+    let isa = selftest::usable(preferences.isa.value)?;
     let folder = context.folder()?;
     let _lock = folder.lock()?;
-    let threads = options
-        .threads
-        .map(usize::from)
-        .unwrap_or_else(machine::threads);
+    let threads = preferences.threads.value;
     let tested = {
         let folder = folder.clone();
         tokio::task::spawn_blocking(move || selftest::run_or_recall(&folder, isa, threads)).await
@@ -55,28 +57,57 @@ pub(super) async fn referee(context: &Context, options: Options) -> Result<(), W
     let office = Office {
         context,
         connection: context.connect()?,
-        cache: Cache::open(&folder.cache(), options.cache)?,
+        cache: Cache::open(&folder.cache(), preferences.cache.value)?,
         threads,
-        memory: machine::memory_for_work(options.memory),
+        memory: machine::memory_for_work(preferences.memory.value),
         isa,
     };
+    let leave = context.stop.child_token();
+    let clock = Arc::new(Minute::now);
+    let permit = Permit::new(
+        folder.clone(),
+        preferences.hours.value,
+        clock,
+        leave.clone(),
+    )?;
+    tokio::select! {
+        ended = serve(&office, &options, preferences.allow_insecure.value, &permit, &leave) => ended,
+        never = permit.follow() => match never {},
+    }
+}
+
+async fn serve(
+    office: &Office<'_>,
+    options: &Options,
+    allow_insecure: bool,
+    permit: &Permit,
+    leave: &CancellationToken,
+) -> Result<(), WorkerError> {
     let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
     let mut idle_since = Instant::now();
-    while !context.stop.is_cancelled() {
+    while !leave.is_cancelled() {
+        tokio::select! {
+            () = leave.cancelled() => break,
+            () = permit.granted() => {}
+        }
         let request = AcquireStepRequest {
             wait_seconds: WAIT_SECONDS,
         };
         let mut volunteer = office.connection.volunteer();
         let asked = unary(LONG_POLL_DEADLINE, volunteer.acquire_step(request));
         let answer = tokio::select! {
-            () = context.stop.cancelled() => break,
+            () = leave.cancelled() => break,
+            () = permit.withdrawn() => {
+                idle_since = Instant::now();
+                continue;
+            }
             answer = asked => answer,
         };
         match answer {
             Ok(answer) => {
                 backoff.reset();
                 if let Some(step) = answer.step {
-                    if step.insecure && !options.allow_insecure {
+                    if step.insecure && !allow_insecure {
                         return Err(WorkerError::Insecure(step.chain_name, step.parameter_set));
                     }
                     office.decide(step).await?;
@@ -90,7 +121,7 @@ pub(super) async fn referee(context: &Context, options: Options) -> Result<(), W
                 let wait = backoff.next(error.retry_after());
                 tracing::info!(%error, seconds = wait.as_secs_f64(), "asking again");
                 tokio::select! {
-                    () = context.stop.cancelled() => break,
+                    () = leave.cancelled() => break,
                     () = tokio::time::sleep(wait) => {}
                 }
             }

@@ -13,6 +13,7 @@ use crate::agent::{Agent, Delivery, Options, Request, deliver, leave_request};
 use crate::child::Runner;
 use crate::cli::Resubmit;
 use crate::error::WorkerError;
+use crate::hours::{Hours, Minute};
 use crate::journal::{Journal, State, WorkState};
 use crate::machine;
 use crate::report::Reporter;
@@ -107,6 +108,8 @@ async fn send(context: &Context, attempts: Vec<AttemptId>) -> Result<(), WorkerE
         cache_quota: u64::MAX,
         memory: None,
         allow_insecure: true,
+        hours: Hours::default(),
+        clock: Arc::new(Minute::now),
         chain: None,
         only_claims: true,
         backoff: Backoff::default(),
@@ -115,7 +118,7 @@ async fn send(context: &Context, attempts: Vec<AttemptId>) -> Result<(), WorkerE
     let folder = context.folder()?;
     let opened = Agent::open(
         folder.clone(),
-        Runner::of_this_program(None)?,
+        Runner::of_this_program(None, 0)?,
         options,
         reporter,
         context.stop.clone(),

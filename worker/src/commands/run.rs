@@ -10,27 +10,29 @@ use crate::agent::{Agent, Goal, Options, run as work};
 use crate::child::Runner;
 use crate::cli::Run;
 use crate::error::WorkerError;
+use crate::hours::Minute;
+use crate::preferences::Preferences;
 use crate::report::{Event, Reporter};
-use crate::{machine, selftest};
+use crate::selftest;
 
 pub(super) async fn run(context: &Context, options: Run) -> Result<(), WorkerError> {
-    let isa = selftest::usable(options.isa)?;
+    let preferences = Preferences::load(&context.root, &options.choices)?;
+    let isa = selftest::usable(preferences.isa.value)?;
     let reporter = Arc::new(Reporter::new(context.json));
     let chosen = Options {
-        threads: options
-            .threads
-            .map(usize::from)
-            .unwrap_or_else(machine::threads),
-        cache_quota: options.cache,
-        memory: options.memory,
-        allow_insecure: options.allow_insecure,
+        threads: preferences.threads.value,
+        cache_quota: preferences.cache.value,
+        memory: preferences.memory.value,
+        allow_insecure: preferences.allow_insecure.value,
+        hours: preferences.hours.value,
+        clock: Arc::new(Minute::now),
         chain: None,
         only_claims: options.only_claims,
         backoff: Backoff::default(),
     };
     let mut agent = Agent::open(
         context.folder()?,
-        Runner::of_this_program(options.isa)?,
+        Runner::of_this_program(preferences.isa.value, preferences.nice.value)?,
         chosen,
         reporter.clone(),
         context.stop.clone(),
@@ -39,7 +41,7 @@ pub(super) async fn run(context: &Context, options: Run) -> Result<(), WorkerErr
     let testing =
         tokio::task::spawn_blocking(move || selftest::run_or_recall(&folder, isa, threads));
     let tested = tokio::select! {
-        () = context.stop.cancelled() => {
+        () = agent.leave.cancelled() => {
             return match options.once || options.until_done.is_some() {
                 true => Err(WorkerError::NotDone("stopped in the self-test".into())),
                 false => Ok(()),

@@ -16,6 +16,7 @@ pub(super) async fn status(context: &Context) -> Result<(), WorkerError> {
     let identity = folder.identity()?;
     let state = Journal::read_only(&folder.journal())?;
     let running = matches!(folder.lock(), Err(WorkerError::FolderBusy(_)));
+    let paused = folder.paused().exists();
     let usage = Cache::open(&folder.cache(), u64::MAX)?.usage();
     let chains = match context.connect() {
         Ok(connection) => unary(
@@ -38,7 +39,7 @@ pub(super) async fn status(context: &Context) -> Result<(), WorkerError> {
         context.print(
             &json!({
                 "device": identity.device, "name": identity.name, "coordinator": identity.coordinator,
-                "running": running, "claims": state.claims, "attempts": works,
+                "running": running, "paused": paused, "claims": state.claims, "attempts": works,
                 "cache_bytes": usage.bytes, "cache_blobs": usage.blobs,
                 "chains": list, "connection_problem": problem,
             }),
@@ -53,7 +54,13 @@ pub(super) async fn status(context: &Context) -> Result<(), WorkerError> {
         ),
         format!(
             "worker: {}",
-            if running { "running" } else { "not running" }
+            match (running, paused) {
+                (true, false) => "running",
+                (true, true) => "paused; `cipherhop-worker resume` goes on",
+                (false, false) => "not running",
+                (false, true) =>
+                    "not running, and paused: `run` rests until `cipherhop-worker resume`",
+            }
         ),
         format!(
             "cache: {} in {} blobs",

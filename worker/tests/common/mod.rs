@@ -388,6 +388,8 @@ pub fn agent(data: &Path, runner: Runner) -> Agent {
         cache_quota: 1 << 30,
         memory: None,
         allow_insecure: true,
+        hours: cipherhop_worker::hours::Hours::default(),
+        clock: Arc::new(cipherhop_worker::hours::Minute::now),
         chain: None,
         only_claims: false,
         backoff: Backoff::new(Duration::from_millis(50), Duration::from_millis(400)),
