@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use cipherhop_worker::cli::{Cli, Command};
-use cipherhop_worker::commands::dispatch;
+use cipherhop_worker::commands::{dispatch, leave_screen};
 use cipherhop_worker::error::EXIT_FAILURE;
 use clap::Parser as _;
 use tokio_util::sync::CancellationToken;
@@ -76,12 +76,14 @@ fn listen(stop: CancellationToken) -> std::io::Result<()> {
                 _ = terminate.recv() => {}
             }
             if !first {
+                leave_screen();
                 std::process::exit(130);
             }
             eprintln!("cipherhop-worker: stopping, the checkpoint is kept (again to end at once)");
             stop.cancel();
             tokio::spawn(async {
                 tokio::time::sleep(STOP_LIMIT).await;
+                leave_screen();
                 eprintln!("cipherhop-worker: stopping took too long");
                 std::process::exit(i32::from(EXIT_FAILURE));
             });

@@ -12,6 +12,8 @@ mod run;
 mod status;
 mod watch;
 
+pub use watch::leave_screen;
+
 use std::path::{Path, PathBuf};
 
 use cipherhop_proto::ChainId;
