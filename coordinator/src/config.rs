@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::blobs::LocalLimits;
 use crate::database::DatabaseUrl;
 use crate::domain::chain::Policy;
 use crate::domain::trust::ProbeOdds;
+
+mod blobs;
+
+pub use blobs::{BlobPlace, BlobSettings};
 
 /// Everything `serve` can be told in a file.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
@@ -133,60 +136,6 @@ impl Default for DatabaseSettings {
     }
 }
 
-/// Blob storage.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct BlobSettings {
-    /// Disk space left to others, bytes.
-    pub headroom_bytes: u64,
-    /// Most that blobs may take, bytes; 0 means no limit.
-    pub quota_bytes: u64,
-    /// Largest single blob, bytes.
-    pub max_blob_bytes: u64,
-    /// Largest trace of one attempt, bytes.
-    pub max_trace_bytes: u64,
-    /// Bytes an upload may be ahead of its last fsync.
-    pub commit_every_bytes: u64,
-    /// A blob stream without a byte for so long is ended, seconds.
-    pub idle_seconds: u64,
-    /// Bytes under a digest that no row speaks of, left by a crash, are removed after so long, seconds.
-    pub orphan_seconds: u64,
-    /// An upload that nobody goes on with is given up after so long, seconds.
-    pub abandoned_upload_seconds: u64,
-}
-
-impl Default for BlobSettings {
-    fn default() -> Self {
-        let limits = LocalLimits::default();
-        BlobSettings {
-            headroom_bytes: limits.headroom_bytes,
-            quota_bytes: 0,
-            max_blob_bytes: limits.max_blob_bytes,
-            max_trace_bytes: 16 << 20,
-            commit_every_bytes: 16 << 20,
-            idle_seconds: 60,
-            orphan_seconds: 24 * 3600,
-            abandoned_upload_seconds: 7 * 24 * 3600,
-        }
-    }
-}
-
-impl BlobSettings {
-    /// Limits of the local blob folder.
-    pub fn local_limits(&self) -> LocalLimits {
-        LocalLimits {
-            headroom_bytes: self.headroom_bytes,
-            quota_bytes: (self.quota_bytes > 0).then_some(self.quota_bytes),
-            max_blob_bytes: self.max_blob_bytes,
-        }
-    }
-
-    /// Idle time-out of blob streams.
-    pub fn idle(&self) -> Duration {
-        Duration::from_secs(self.idle_seconds)
-    }
-}
-
 /// The gRPC server.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
@@ -274,7 +223,12 @@ pub enum ConfigError {
 impl Config {
     /// Defaults where `path` is `None`.
     pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
-        let config = match path {
+        Config::load_with(path, None)
+    }
+
+    /// The same with the place of the blobs (s3://BUCKET/PREFIX) from elsewhere.
+    pub fn load_with(path: Option<&Path>, blobs: Option<&str>) -> Result<Config, ConfigError> {
+        let mut config = match path {
             None => Config::default(),
             Some(path) => {
                 let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
@@ -287,6 +241,9 @@ impl Config {
                 })?
             }
         };
+        if let Some(place) = blobs {
+            config.blobs.set_place(place)?;
+        }
         config.check()?;
         Ok(config)
     }
@@ -347,6 +304,7 @@ impl Config {
                 });
             }
         }
+        self.blobs.check_place()?;
         if self.server.tls_certificate.is_some() != self.server.tls_key.is_some() {
             return Err(ConfigError::Value {
                 key: "server.tls_certificate",
@@ -383,6 +341,24 @@ mod tests {
     }
 
     #[test]
+    fn a_bucket_can_come_from_the_file_or_the_command_line() {
+        let text = "[blobs]\nstore = 's3'\n[blobs.s3]\nbucket = 'hops'\nregion = 'eu-west-1'";
+        let mut config = load(text).unwrap();
+        assert_eq!(config.blobs.bucket().unwrap().bucket, "hops");
+        assert_eq!(load(&toml::to_string(&config).unwrap()).unwrap(), config);
+        config.blobs.set_place("s3://other/prefix").unwrap();
+        let s3 = config.blobs.bucket().unwrap();
+        assert_eq!(
+            (s3.place().as_str(), s3.region.as_deref()),
+            ("s3://other/prefix", Some("eu-west-1"))
+        );
+        let bare = Config::load_with(None, Some("s3://hops")).unwrap();
+        assert_eq!(bare.blobs.bucket().unwrap().bucket, "hops");
+        assert!(Config::load_with(None, Some("hops")).is_err());
+        assert_eq!(Config::default().blobs.bucket(), None);
+    }
+
+    #[test]
     fn unknown_keys_and_impossible_values_are_named() {
         assert!(
             load("[blobs]\nquotta_bytes = 1")
@@ -408,6 +384,26 @@ mod tests {
                 .to_string()
                 .contains("tls_certificate")
         );
+        for (text, key) in [
+            ("[blobs]\nstore = 's3'", "blobs.s3.bucket"),
+            ("[blobs.s3]\nbucket = 'hops'", "blobs.store"),
+            (
+                "[blobs]\nstore = 's3'\nquota_bytes = 1\n[blobs.s3]\nbucket = 'hops'",
+                "blobs.quota_bytes",
+            ),
+            (
+                "[blobs]\nstore = 's3'\n[blobs.s3]\nbucket = 'hops'\nendpoint = 'http://minio:9000'",
+                "allow_http",
+            ),
+            (
+                "[blobs]\nstore = 's3'\n[blobs.s3]\nsecret_access_key = 'x'",
+                "secret_access_key",
+            ),
+            ("[blobs]\nstore = 'tape'", "tape"),
+        ] {
+            let error = load(text).unwrap_err().to_string();
+            assert!(error.contains(key), "{error}");
+        }
         let missing = Config::load(Some(Path::new("/nonexistent.toml"))).unwrap_err();
         assert!(missing.to_string().contains("/nonexistent.toml"));
     }

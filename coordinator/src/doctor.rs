@@ -1,23 +1,23 @@
 //! Looks whether a coordinator's settings, folder, database and blobs are in order. Changes nothing.
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use cipherhop_proto::Digest;
 use fs4::fs_std::FileExt;
 use sqlx::migrate::Migrator;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection};
 
-use crate::blobs::place;
 use crate::config::Config;
 use crate::database::DatabaseUrl;
 use crate::metrics::Disk;
 use crate::tls::ServerCertificate;
+
+mod blobs;
 
 /// How serious a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,14 +64,24 @@ impl Findings {
     }
 }
 
-/// Looks at everything; the findings in the order of looking.
+/// [`examine_with`] the place of the blobs as the configuration has it.
 pub async fn examine(
     data: &Path,
     config: Option<&Path>,
     database: Option<&DatabaseUrl>,
 ) -> Vec<Finding> {
+    examine_with(data, config, None, database).await
+}
+
+/// Looks at everything; the findings in the order of looking. `blobs` is s3://BUCKET/PREFIX of a command line.
+pub async fn examine_with(
+    data: &Path,
+    config: Option<&Path>,
+    blobs: Option<&str>,
+    database: Option<&DatabaseUrl>,
+) -> Vec<Finding> {
     let mut found = Findings(Vec::new());
-    let config = match Config::load(config) {
+    let config = match Config::load_with(config, blobs) {
         Ok(config) => {
             let text = "every key is known and has a sensible value";
             found.add("configuration", Grade::Good, text);
@@ -83,6 +93,10 @@ pub async fn examine(
         }
     };
     certificate(&config, &mut found);
+    let bucket = match config.blobs.bucket() {
+        Some(settings) => blobs::bucket(settings, &mut found).await,
+        None => None,
+    };
     if !folder(data, &mut found) {
         return found.0;
     }
@@ -94,7 +108,7 @@ pub async fn examine(
     };
     match rows {
         Ok(Some(rows)) => {
-            blobs(&data.join("blobs"), &rows.blobs, &mut found);
+            blobs::compare(data, &config, bucket.as_ref(), &rows.blobs, &mut found).await;
             work(&rows, &mut found);
         }
         Ok(None) => {}
@@ -334,44 +348,6 @@ fn schema(migrator: &Migrator, applied: &[i64], found: &mut Findings) {
             Grade::Bad,
             format!("version {newest}, but this program knows {known} only: use the newer program"),
         ),
-    }
-}
-
-fn blobs(root: &Path, rows: &[(Vec<u8>, i64)], found: &mut Findings) {
-    let (mut bytes, mut wrong) = (0u64, Vec::new());
-    for (digest, size) in rows {
-        let Ok(digest) = <[u8; 32]>::try_from(digest.as_slice()).map(Digest::from_bytes) else {
-            continue;
-        };
-        let size = u64::try_from(*size).unwrap_or(0);
-        match fs::metadata(place(root, &digest)).map(|about| about.len()) {
-            Ok(there) if there == size => bytes += size,
-            Ok(there) => wrong.push(format!("{digest} has {there} of {size} bytes")),
-            Err(e) => wrong.push(format!("{digest}: {}", short(&e))),
-        }
-    }
-    match wrong.first() {
-        None => found.add(
-            "blobs",
-            Grade::Good,
-            format!("all {} are there with {bytes} bytes (sizes compared, not contents)", rows.len()),
-        ),
-        Some(first) => found.add(
-            "blobs",
-            Grade::Bad,
-            format!(
-                "{} of {} are missing or cut off, the first: {first}. Restore a backup, or have the key holder upload again",
-                wrong.len(),
-                rows.len()
-            ),
-        ),
-    }
-}
-
-fn short(error: &io::Error) -> String {
-    match error.kind() {
-        ErrorKind::NotFound => "no such file".into(),
-        _ => error.to_string(),
     }
 }
 

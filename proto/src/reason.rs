@@ -230,7 +230,7 @@ reasons! {
     /// Too many requests; submits are never limited.
     RateLimited, "RATE_LIMITED", ResourceExhausted, BackOff, "Wait as long as RetryInfo says.";
     /// The store is busy or unreachable.
-    StoreUnavailable, "STORE_UNAVAILABLE", Unavailable, BackOff, "Wait; if it lasts, the operator looks at the database.";
+    StoreUnavailable, "STORE_UNAVAILABLE", Unavailable, BackOff, "Wait; if it lasts, the operator looks at the database and the blob storage.";
     /// A fault inside the coordinator.
     Internal, "INTERNAL", Internal, BackOff, "Tell the operator the time of the call; the log has the cause.";
 }

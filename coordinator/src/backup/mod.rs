@@ -2,28 +2,29 @@
 //!
 //! A backup is a folder: the database (`coordinator.db`, or `database.dump` as pg_dump writes it), every complete blob that
 //! the database of that moment knows, under `blobs/` as in the data folder, and `manifest.sha256`, which `sha256sum -c`
-//! checks. The manifest is written last: a folder without it is no backup. Tokens are in it as hashes only, and the
+//! checks. Blobs in a bucket are fetched into that folder, or left out where the bucket is copied by other means; `restore`
+//! puts them into a folder or a bucket. The manifest is written last: a folder without it is no backup. Tokens are in it as hashes only, and the
 //! admin token not at all; `serve` makes a new one in a restored folder.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use cipherhop_proto::Digest;
 use sha2::{Digest as _, Sha256};
 
-use crate::blobs::place;
+use crate::blobs::{BlobError, Blobs, place};
 use crate::database::DatabaseUrl;
 
+mod blobs;
 mod database;
+mod manifest;
 
 const MANIFEST: &str = "manifest.sha256";
 const BLOBS: &str = "blobs";
 const SQLITE: &str = "coordinator.db";
 const DUMP: &str = "database.dump";
-/// Longest manifest that is read, bytes: a million blobs and more.
-const MANIFEST_LIMIT: u64 = 256 << 20;
 const PIECE: usize = 1 << 20;
 
 /// What a backup or a restore copied.
@@ -33,6 +34,18 @@ pub struct Report {
     pub blobs: u64,
     /// Their bytes and the database's.
     pub bytes: u64,
+}
+
+/// Where a coordinator keeps its blobs.
+#[derive(Clone)]
+pub enum Kept {
+    /// In its data folder.
+    Folder,
+    /// In a bucket.
+    Bucket(Blobs),
+    /// Somewhere that is copied by other means: only the database is. With a bucket it is made sure that the blobs are
+    /// there.
+    Apart(Option<Blobs>),
 }
 
 /// Why there is no backup, or no restored coordinator.
@@ -68,13 +81,23 @@ pub enum BackupError {
     },
     /// A blob that the database knows is not in the data folder.
     #[error(
-        "blob {0} is missing in the data folder. If it was deleted while the backup ran, run it again; if not, \
-         `cipherhop-coordinator scrub` lists what is damaged"
+        "blob {0} is missing where this coordinator should have it. Blobs in a bucket? Give --config or --blobs as to \
+         `serve`. If it was deleted while the backup ran, run it again; if not, `cipherhop-coordinator scrub` lists what \
+         is damaged"
     )]
     Missing(Digest),
     /// Bytes that do not hash to what they should.
     #[error("{0} is damaged: its bytes are not those of its digest")]
     Damaged(PathBuf),
+    /// A blob in a bucket whose bytes do not hash to its digest.
+    #[error(
+        "blob {0} in the bucket is damaged: `cipherhop-coordinator scrub` lists all such; the key holder or the \
+         volunteer has to send it again"
+    )]
+    DamagedBlob(Digest),
+    /// The bucket failed.
+    #[error(transparent)]
+    Bucket(#[from] BlobError),
     /// The database failed.
     #[error("the database failed: {0}")]
     Database(#[from] sqlx::Error),
@@ -105,9 +128,19 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> BackupError {
     }
 }
 
-/// Copies the database and every complete blob of the data folder into the folder `to`, which must be new or empty. The
-/// coordinator may be running: the database is copied as of one moment, and blobs never change.
+/// [`backup_of`] a coordinator with its blobs in the data folder.
 pub async fn backup(data: &Path, url: Option<&DatabaseUrl>, to: &Path) -> Result<Report> {
+    backup_of(data, url, &Kept::Folder, to).await
+}
+
+/// Copies the database and every complete blob into the folder `to`, which must be new or empty. The coordinator may be
+/// running: the database is copied as of one moment, and blobs never change.
+pub async fn backup_of(
+    data: &Path,
+    url: Option<&DatabaseUrl>,
+    kept: &Kept,
+    to: &Path,
+) -> Result<Report> {
     make_empty(to)?;
     let (name, known) = match url {
         Some(url) => (DUMP, database::dump(url, &to.join(DUMP)).await?),
@@ -122,36 +155,58 @@ pub async fn backup(data: &Path, url: Option<&DatabaseUrl>, to: &Path) -> Result
             )
         }
     };
-    let (data, to) = (data.to_owned(), to.to_owned());
-    blocking(move || {
-        let mut manifest = String::new();
-        let path = to.join(name);
-        let (bytes, digest) = hash(&path)?;
-        let mut report = Report { blobs: 0, bytes };
-        manifest_line(&mut manifest, digest, Path::new(name));
-        for digest in known {
-            let from = place(&data.join(BLOBS), &digest);
-            if !from.is_file() {
-                return Err(BackupError::Missing(digest));
+    let path = to.join(name);
+    let (bytes, digest) = blocking(move || hash(&path)).await?;
+    let mut report = Report { blobs: 0, bytes };
+    let mut manifest = String::new();
+    manifest::line(&mut manifest, digest, Path::new(name));
+    for digest in known {
+        let relative = place(Path::new(BLOBS), &digest);
+        let target = to.join(&relative);
+        report.bytes += match kept {
+            Kept::Folder => {
+                let from = place(&data.join(BLOBS), &digest);
+                if !from.is_file() {
+                    return Err(BackupError::Missing(digest));
+                }
+                blocking(move || copy(&from, &target, digest)).await?
             }
-            let relative = place(Path::new(BLOBS), &digest);
-            report.bytes += copy(&from, &to.join(&relative), digest)?;
-            report.blobs += 1;
-            manifest_line(&mut manifest, digest, &relative);
-        }
+            Kept::Bucket(bucket) => blobs::fetch(&**bucket, digest, &target).await?,
+            Kept::Apart(None) => continue,
+            Kept::Apart(Some(bucket)) => match bucket.stat(digest).await? {
+                Some(_) => continue,
+                None => return Err(BackupError::Missing(digest)),
+            },
+        };
+        report.blobs += 1;
+        manifest::line(&mut manifest, digest, &relative);
+    }
+    let to = to.to_owned();
+    blocking(move || {
         sync_tree(&to)?;
         let path = to.join(MANIFEST);
         write_new(&path, |file| file.write_all(manifest.as_bytes())).map_err(failed(&path))?;
-        sync_dir(&to)?;
-        Ok(report)
+        sync_dir(&to)
     })
-    .await
+    .await?;
+    Ok(report)
 }
 
-/// Checks a backup and makes a data folder of it (and fills the empty PostgreSQL database, where the backup has one).
-/// `serve` on that folder goes on from the moment of the backup; volunteers hand in again what came later.
+/// [`restore_to`] a coordinator with its blobs in the data folder.
 pub async fn restore(from: &Path, url: Option<&DatabaseUrl>, data: &Path) -> Result<Report> {
-    let entries = read_manifest(from)?;
+    restore_to(from, url, &Kept::Folder, data).await
+}
+
+/// Checks a backup and makes a data folder of it (and fills the empty PostgreSQL database, where the backup has one, and
+/// the bucket, where blobs are to be in one). `serve` on that folder goes on from the moment of the backup; volunteers
+/// hand in again what came later.
+pub async fn restore_to(
+    from: &Path,
+    url: Option<&DatabaseUrl>,
+    kept: &Kept,
+    data: &Path,
+) -> Result<Report> {
+    let entries = manifest::read(from)?;
     let has = |name: &str| entries.iter().any(|(_, path)| path == Path::new(name));
     match (has(DUMP), url) {
         (true, None) => {
@@ -172,26 +227,25 @@ pub async fn restore(from: &Path, url: Option<&DatabaseUrl>, data: &Path) -> Res
         database::check_empty(url).await?;
     }
     make_empty(data)?;
-    let (source, target) = (from.to_owned(), data.to_owned());
-    let report = blocking(move || {
-        let mut report = Report { blobs: 0, bytes: 0 };
-        for (digest, relative) in entries {
-            let path = source.join(&relative);
-            if relative == Path::new(DUMP) {
-                let (bytes, actual) = hash(&path)?;
-                if actual != digest {
-                    return Err(BackupError::Damaged(path));
-                }
-                report.bytes += bytes;
-                continue;
+    let mut report = Report { blobs: 0, bytes: 0 };
+    for (digest, relative) in entries {
+        let (path, target) = (from.join(&relative), data.join(&relative));
+        let blob = relative.starts_with(BLOBS);
+        report.blobs += u64::from(blob);
+        report.bytes += match kept {
+            Kept::Bucket(bucket) if blob => blobs::put(&**bucket, digest, &path).await?,
+            _ if relative == Path::new(DUMP) => {
+                blocking(move || match hash(&path)? {
+                    (bytes, actual) if actual == digest => Ok(bytes),
+                    _ => Err(BackupError::Damaged(path)),
+                })
+                .await?
             }
-            report.bytes += copy(&path, &target.join(&relative), digest)?;
-            report.blobs += u64::from(relative.starts_with(BLOBS));
-        }
-        sync_tree(&target)?;
-        Ok(report)
-    })
-    .await?;
+            _ => blocking(move || copy(&path, &target, digest)).await?,
+        };
+    }
+    let target = data.to_owned();
+    blocking(move || sync_tree(&target)).await?;
     if let Some(url) = url {
         database::undump(url, &from.join(DUMP)).await?;
     }
@@ -221,51 +275,6 @@ fn make_empty(path: &Path) -> Result<()> {
         None => Ok(()),
         Some(_) => Err(BackupError::NotEmpty(path.to_owned())),
     }
-}
-
-fn manifest_line(manifest: &mut String, digest: Digest, path: &Path) {
-    manifest.push_str(&format!(
-        "{}  {}\n",
-        hex::encode(digest.as_bytes()),
-        path.display()
-    ));
-}
-
-/// Digests and paths; refuses every path that is not one a backup has.
-fn read_manifest(from: &Path) -> Result<Vec<(Digest, PathBuf)>> {
-    let path = from.join(MANIFEST);
-    let file = match File::open(&path) {
-        Ok(file) => file,
-        Err(e) if e.kind() == ErrorKind::NotFound => {
-            return Err(BackupError::NoManifest(from.to_owned()));
-        }
-        Err(e) => return Err(failed(&path)(e)),
-    };
-    let mut text = String::new();
-    file.take(MANIFEST_LIMIT)
-        .read_to_string(&mut text)
-        .map_err(failed(&path))?;
-    let entries = text.lines().enumerate().map(|(number, line)| {
-        let entry = manifest_entry(line);
-        entry.ok_or(BackupError::Manifest { line: number + 1 })
-    });
-    let entries: Vec<_> = entries.collect::<Result<_>>()?;
-    let databases = entries.iter().filter(|(_, p)| !p.starts_with(BLOBS));
-    match databases.count() {
-        1 => Ok(entries),
-        _ => Err(BackupError::Manifest { line: 1 }),
-    }
-}
-
-fn manifest_entry(line: &str) -> Option<(Digest, PathBuf)> {
-    let (digest, path) = line.split_once("  ")?;
-    let digest = Digest::from_bytes(hex::decode(digest).ok()?.try_into().ok()?);
-    let path = PathBuf::from(path);
-    let plain = path.components().all(|c| matches!(c, Component::Normal(_)));
-    let named = path == Path::new(SQLITE)
-        || path == Path::new(DUMP)
-        || path == place(Path::new(BLOBS), &digest);
-    (plain && named).then_some((digest, path))
 }
 
 /// Copies a file and checks its bytes on the way; the number of bytes.
@@ -335,34 +344,4 @@ fn sync_tree(path: &Path) -> Result<()> {
         }
     }
     sync_dir(path)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_files_of_a_backup_stand_in_a_manifest() {
-        let digest = Digest::of(b"x");
-        let hex = hex::encode(digest.as_bytes());
-        let blob = place(Path::new(BLOBS), &digest);
-        for good in ["coordinator.db", "database.dump", blob.to_str().unwrap()] {
-            assert!(
-                manifest_entry(&format!("{hex}  {good}")).is_some(),
-                "{good}"
-            );
-        }
-        for bad in [
-            "",
-            "x",
-            &format!("{hex} coordinator.db"),
-            &format!("{hex}  ../coordinator.db"),
-            &format!("{hex}  /etc/passwd"),
-            &format!("{hex}  blobs/../coordinator.db"),
-            &format!("{hex}  blobs/sha256/ab/cd"),
-            "00  coordinator.db",
-        ] {
-            assert!(manifest_entry(bad).is_none(), "{bad}");
-        }
-    }
 }

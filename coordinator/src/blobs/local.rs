@@ -422,9 +422,9 @@ impl BlobStore for LocalBlobs {
         Box::pin(blocking(move || upkeep::list(&inner.complete(), first)))
     }
 
-    fn remove(&self, digest: Digest) -> BoxFuture<'_, Result<(), BlobError>> {
+    fn remove(&self, digest: Digest, _: Duration) -> BoxFuture<'_, Result<bool, BlobError>> {
         let inner = self.inner.clone();
-        Box::pin(blocking(move || inner.remove(digest)))
+        Box::pin(blocking(move || inner.remove(digest).map(|()| true)))
     }
 
     fn abandoned(&self, idle: Duration) -> BoxFuture<'_, Result<Vec<UploadKey>, BlobError>> {

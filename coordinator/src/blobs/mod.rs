@@ -14,11 +14,13 @@ mod append;
 mod local;
 mod partial;
 mod reader;
+mod s3;
 mod upkeep;
 
 pub(crate) use local::place;
 pub use local::{LocalBlobs, LocalLimits};
 pub use reader::{BlobReader, check_range};
+pub use s3::{CredentialsError, LARGEST_PART, S3Blobs, S3Error, S3Settings, SMALLEST_PART};
 
 /// Largest piece of a blob in one message, bytes.
 pub const FRAME_BYTES: usize = 1 << 20;
@@ -157,6 +159,14 @@ pub enum BlobError {
         /// The operating system's answer.
         source: std::io::Error,
     },
+    /// The storage elsewhere failed or refused.
+    #[error("blob storage: {action}: {problem}")]
+    Remote {
+        /// What was being done.
+        action: &'static str,
+        /// What is wrong and what to do about it.
+        problem: String,
+    },
 }
 
 /// The limit that an upload met.
@@ -194,6 +204,11 @@ pub struct Stored {
 pub trait Appender: Send + Sync {
     /// Writes the next bytes. They are not acknowledged before [`Appender::commit`].
     fn write(&mut self, data: Vec<u8>) -> BoxFuture<'_, Result<(), BlobError>>;
+    /// In the middle of a stream: makes durable what can be made so without waiting for much, and returns how many bytes
+    /// are durable in all.
+    fn checkpoint(&mut self) -> BoxFuture<'_, Result<u64, BlobError>> {
+        self.commit()
+    }
     /// Makes all written bytes durable and returns how many there are in all.
     fn commit(&mut self) -> BoxFuture<'_, Result<u64, BlobError>>;
 }
@@ -244,9 +259,22 @@ pub trait BlobStore: Send + Sync + 'static {
         let _ = first;
         Box::pin(async { Ok(Vec::new()) })
     }
-    /// Removes a complete blob. The caller has made sure that no row speaks of it.
-    fn remove(&self, digest: Digest) -> BoxFuture<'_, Result<(), BlobError>> {
+    /// Removes a complete blob. The caller has made sure that no row speaks of it. False, and it stays, where it was
+    /// published or counted on more recently than `unused_for`, or somebody else removes it; a store of one process
+    /// need not look.
+    fn remove(
+        &self,
+        digest: Digest,
+        unused_for: Duration,
+    ) -> BoxFuture<'_, Result<bool, BlobError>> {
+        let _ = unused_for;
         Box::pin(async move { Err(BlobError::NotFound(digest)) })
+    }
+    /// Removes bytes that crashes left behind and that belong to no blob and no upload, unless they are younger than
+    /// this; how many there were.
+    fn sweep(&self, unused_for: Duration) -> BoxFuture<'_, Result<u64, BlobError>> {
+        let _ = unused_for;
+        Box::pin(async { Ok(0) })
     }
     /// Uploads without a new byte for so long.
     fn abandoned(&self, idle: Duration) -> BoxFuture<'_, Result<Vec<UploadKey>, BlobError>> {

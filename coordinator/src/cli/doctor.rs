@@ -7,7 +7,8 @@ use crate::doctor::{self, Grade};
 
 pub(super) async fn doctor(args: DoctorArgs, json: bool) -> Result<(), Failure> {
     let (config, database) = (args.config.as_deref(), args.database.as_ref());
-    let findings = doctor::examine(&args.data, config, database).await;
+    let place = args.blobs.place.as_deref();
+    let findings = doctor::examine_with(&args.data, config, place, database).await;
     let lines = findings
         .iter()
         .map(|f| format!("{:8} {:14} {}\n", f.grade.name(), f.what, f.text));

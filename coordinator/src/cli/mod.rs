@@ -110,9 +110,20 @@ struct ServeArgs {
         hide_env_values = true
     )]
     database: Option<DatabaseUrl>,
+    #[command(flatten)]
+    blobs: BlobsArg,
     /// Allow plaintext on an address that is not loopback: tokens can then be read on the network.
     #[arg(long)]
     insecure_bind: bool,
+}
+
+#[derive(Args, Debug)]
+struct BlobsArg {
+    /// Bucket for the blobs (s3://BUCKET or s3://BUCKET/PREFIX) instead of DIR/blobs; also [blobs.s3] of the
+    /// configuration, which has endpoint and region too. Credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or
+    /// blobs.s3.credentials_file.
+    #[arg(long = "blobs", value_name = "URL", env = "CIPHERHOP_BLOBS")]
+    place: Option<String>,
 }
 
 /// A backup is a folder with the database, blobs/ and manifest.sha256, which `sha256sum -c` checks.
@@ -124,6 +135,14 @@ struct BackupArgs {
     /// Folder for the backup, new or empty.
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
+    /// Its configuration file, which says where blobs are.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    blobs: BlobsArg,
+    /// The database only. For blobs in a bucket that is copied by other means (versioning, replication).
+    #[arg(long)]
+    without_blobs: bool,
     /// Its PostgreSQL database, where it uses one; needs pg_dump.
     #[arg(
         long,
@@ -144,6 +163,11 @@ struct RestoreArgs {
     /// Data folder to make, new or empty.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
+    /// Configuration file of the restored coordinator: with a bucket in it the blobs go there.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    blobs: BlobsArg,
     /// An empty PostgreSQL database, for a backup of one; needs pg_restore.
     #[arg(
         long,
@@ -179,6 +203,8 @@ struct DoctorArgs {
     /// Its configuration file.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    #[command(flatten)]
+    blobs: BlobsArg,
     /// Its PostgreSQL database, where it uses one.
     #[arg(
         long,

@@ -15,7 +15,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::{Failure, ServeArgs};
 use crate::auth::Token;
-use crate::blobs::LocalBlobs;
+use crate::blobs::{Blobs, LocalBlobs, S3Blobs, S3Error};
 use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
 use crate::database;
@@ -27,7 +27,8 @@ use crate::tasks;
 use crate::tls::ServerCertificate;
 
 pub(super) async fn serve(args: ServeArgs, json: bool) -> Result<(), Failure> {
-    let mut config = Config::load(args.config.as_deref()).map_err(Failure::config)?;
+    let place = args.blobs.place.as_deref();
+    let mut config = Config::load_with(args.config.as_deref(), place).map_err(Failure::config)?;
     if args.tls_cert.is_some() {
         (config.server.tls_certificate, config.server.tls_key) = (args.tls_cert, args.tls_key);
     }
@@ -53,17 +54,7 @@ pub(super) async fn serve(args: ServeArgs, json: bool) -> Result<(), Failure> {
     let store: Arc<dyn Store> = database::open(url, config.database.connections, &args.data)
         .await
         .map_err(|e| Failure::other(format!("cannot open the database: {e}")))?;
-    let sole = database::claim_local_blobs(&*store)
-        .await
-        .map_err(|e| Failure::other(format!("the database failed: {e}")))?;
-    if !sole {
-        return Err(Failure::in_use(
-            "another coordinator with blobs in a folder of its own uses this database: end it, or keep blobs in \
-             storage that both see (blobs.s3)",
-        ));
-    }
-    let blobs = LocalBlobs::open(&args.data.join("blobs"), config.blobs.local_limits())
-        .map_err(Failure::other)?;
+    let blobs = open_blobs(&args.data, &config, &*store).await?;
     ensure_admin_token(&args.data, &*store, &*clock).await?;
     let listener = TcpListener::bind(args.listen)
         .await
@@ -83,7 +74,9 @@ pub(super) async fn serve(args: ServeArgs, json: bool) -> Result<(), Failure> {
         clock.clone(),
         shutdown.clone(),
     ));
-    tokio::spawn(database::keep_local_blobs(store.clone(), shutdown.clone()));
+    if config.blobs.bucket().is_none() {
+        tokio::spawn(database::keep_local_blobs(store.clone(), shutdown.clone()));
+    }
     stop_on_signal(shutdown.clone())?;
     let scheme = if certificate.is_some() {
         "https"
@@ -112,14 +105,8 @@ pub(super) async fn serve(args: ServeArgs, json: bool) -> Result<(), Failure> {
     announce(&format!("{scheme}://{address}"), json)?;
     tracing::info!(%address, scheme, "ready");
     let settings = config.blobs.clone();
-    let mut core = Core::new(
-        store.clone(),
-        Arc::new(blobs),
-        clock,
-        config,
-        shutdown.clone(),
-    )
-    .with_counters(counters);
+    let mut core =
+        Core::new(store.clone(), blobs, clock, config, shutdown.clone()).with_counters(counters);
     if let Some(certificate) = certificate {
         core = core.with_tls(certificate);
     }
@@ -134,6 +121,33 @@ pub(super) async fn serve(args: ServeArgs, json: bool) -> Result<(), Failure> {
     store.close().await;
     tracing::info!("stopped");
     served.map_err(|e| Failure::other(format!("server: {e}")))
+}
+
+/// The bucket, or the folder, which only one coordinator of a database may have.
+async fn open_blobs(data: &Path, config: &Config, store: &dyn Store) -> Result<Blobs, Failure> {
+    if let Some(bucket) = config.blobs.bucket() {
+        let opened = S3Blobs::open(bucket.clone(), config.blobs.max_blob_bytes).await;
+        let blobs = opened.map_err(|e| {
+            let text = format!("cannot keep blobs in {}: {e}", bucket.place());
+            match e {
+                S3Error::Storage(_) => Failure::other(text),
+                _ => Failure::config(text),
+            }
+        })?;
+        tracing::info!(place = bucket.place(), "blobs are in a bucket");
+        return Ok(Arc::new(blobs));
+    }
+    let sole = database::claim_local_blobs(store)
+        .await
+        .map_err(|e| Failure::other(format!("the database failed: {e}")))?;
+    if !sole {
+        return Err(Failure::in_use(
+            "another coordinator with blobs in a folder of its own uses this database: end it, or keep blobs in a \
+             bucket that both see (--blobs s3://BUCKET, or [blobs.s3] of the configuration)",
+        ));
+    }
+    let blobs = LocalBlobs::open(&data.join("blobs"), config.blobs.local_limits());
+    Ok(Arc::new(blobs.map_err(Failure::other)?))
 }
 
 /// One line that a script can wait for.

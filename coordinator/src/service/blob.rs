@@ -343,7 +343,8 @@ impl AppendStream<'_> {
             self.appender.write(data).await.map_err(of_blob)?;
         }
         if self.uncommitted >= self.core.config.blobs.commit_every_bytes {
-            self.commit().await?;
+            let committed = self.appender.checkpoint().await.map_err(of_blob)?;
+            self.durable(committed).await?;
         }
         if self.renewed.elapsed() >= RENEW_EVERY {
             self.renewed = Instant::now();
@@ -355,6 +356,10 @@ impl AppendStream<'_> {
     /// Bytes durable, then the row.
     async fn commit(&mut self) -> Result<u64, Status> {
         let committed = self.appender.commit().await.map_err(of_blob)?;
+        self.durable(committed).await
+    }
+
+    async fn durable(&mut self, committed: u64) -> Result<u64, Status> {
         self.uncommitted = 0;
         cipherhop_failpoint::at("append.row.before");
         let now = self.core.clock.now();

@@ -40,6 +40,10 @@ pub(super) fn of_blob(error: BlobError) -> Status {
             // The operating system's words stay in the log.
             return status(Reason::Internal, "");
         }
+        BlobError::Remote { .. } => {
+            tracing::error!(error = %text, "blob storage failed");
+            return status(Reason::StoreUnavailable, "");
+        }
     };
     status(reason, text)
 }

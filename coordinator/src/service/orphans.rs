@@ -14,6 +14,9 @@ use tonic::Status;
 use super::Core;
 use super::error::{of_blob, of_store};
 
+/// Younger bytes may belong to a step that is being taken.
+const SETTLED: Duration = Duration::from_secs(600);
+
 type Held = HashMap<Digest, Arc<tokio::sync::Mutex<()>>>;
 
 /// One lock per digest that somebody is about to publish or to remove.
@@ -45,6 +48,8 @@ pub struct Collected {
     pub blobs: u64,
     /// Uploads that nobody went on with.
     pub uploads: u64,
+    /// Bytes that belonged to no blob and no upload.
+    pub strays: u64,
 }
 
 impl Core {
@@ -61,9 +66,11 @@ impl Core {
                 let _publishing = self.publishing.lock(blob.digest).await;
                 let row = self.store.blob(blob.digest).await;
                 if row.map_err(of_store("collect_orphans"))?.is_none() {
-                    self.blobs.remove(blob.digest).await.map_err(of_blob)?;
-                    collected.blobs += 1;
-                    tracing::info!(digest = %blob.digest, "bytes without a row were removed");
+                    let removed = self.blobs.remove(blob.digest, orphan).await;
+                    if removed.map_err(of_blob)? {
+                        collected.blobs += 1;
+                        tracing::info!(digest = %blob.digest, "bytes without a row were removed");
+                    }
                 }
             }
         }
@@ -71,6 +78,12 @@ impl Core {
             self.blobs.discard(upload).await.map_err(of_blob)?;
             collected.uploads += 1;
             tracing::info!(%upload, "an upload was given up: no byte came for too long");
+        }
+        let swept = self.blobs.sweep(orphan.max(SETTLED)).await;
+        collected.strays = swept.map_err(of_blob)?;
+        if collected.strays > 0 {
+            let strays = collected.strays;
+            tracing::info!(strays, "bytes of no blob and no upload were removed");
         }
         Ok(collected)
     }
