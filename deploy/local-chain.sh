@@ -37,7 +37,7 @@ field() { python3 -c 'import json,sys; print(json.loads(sys.stdin.read().strip()
 
 say "building (release)"
 cargo build --manifest-path "$root/Cargo.toml" --release --locked --bins >&2
-bin="${CARGO_TARGET_DIR:-$root/target}/release"
+bin="${CARGO_TARGET_DIR:-$root/target}/${CARGO_BUILD_TARGET:+$CARGO_BUILD_TARGET/}release"
 
 if [[ -n $keep ]]; then mkdir -p "$keep"; work=$(cd "$keep" && pwd); else work=$(mktemp -d); fi
 pids=()

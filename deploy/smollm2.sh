@@ -6,7 +6,6 @@
 # n16-128 8GiB by default, so that both fit in 16 GiB beside the system's own.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-root=$(cd "$here/.." && pwd)
 usage="usage: smollm2.sh [--params SET] [--calibration FILE] [--threads N] [--memory SIZE] [--json] [--keep DIR] [PROMPT]"
 params=n14-INSECURE prompt="The capital of" memory="" args=()
 while (($#)); do

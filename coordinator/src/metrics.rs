@@ -142,19 +142,31 @@ pub const METRICS: &[Metric] = &[
 ];
 
 /// What this process counted since it started.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Counters {
     results: Family<Vec<(String, String)>, Counter>,
+}
+
+impl Default for Counters {
+    /// Every outcome stands there from the start: a rate sees the first result only after a 0.
+    fn default() -> Self {
+        let results = Family::default();
+        for outcome in (1..).map_while(|number| Outcome::try_from(number).ok()) {
+            results.get_or_create(&labels(outcome));
+        }
+        Self { results }
+    }
 }
 
 impl Counters {
     /// Counts an answered submit.
     pub fn result(&self, outcome: Outcome) {
-        let label = outcome.as_str_name().to_owned();
-        self.results
-            .get_or_create(&vec![("outcome".into(), label)])
-            .inc();
+        self.results.get_or_create(&labels(outcome)).inc();
     }
+}
+
+fn labels(outcome: Outcome) -> Vec<(String, String)> {
+    vec![("outcome".into(), outcome.as_str_name().into())]
 }
 
 /// The disk of the data folder.

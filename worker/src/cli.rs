@@ -110,6 +110,9 @@ pub struct Enroll {
     /// Allow http:// to another machine: the token then travels unencrypted.
     #[arg(long)]
     pub allow_plaintext: bool,
+    /// Success where the folder is enrolled at this coordinator already, for scripts that run at every start.
+    #[arg(long)]
+    pub if_needed: bool,
 }
 
 /// Options of `run`.

@@ -14,7 +14,7 @@ use cipherhop_coordinator::service::{Core, serve};
 use cipherhop_coordinator::store::{NewToken, Role, open_memory};
 use cipherhop_coordinator::tls::{DevCertificate, ServerCertificate};
 use cipherhop_proto::TokenId;
-use cipherhop_worker::error::{EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE};
+use cipherhop_worker::error::{EXIT_IDENTITY, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE};
 use tokio_util::sync::CancellationToken;
 
 async fn worker(data: &Path, args: &[&str]) -> (Option<i32>, String) {
@@ -79,5 +79,15 @@ async fn enroll_over_tls_keeps_the_authority_and_explains_a_certificate_it_does_
     let (code, text) = worker(&data, &["status"]).await;
     assert_eq!(code, Some(EXIT_OK.into()), "{text}");
     assert!(!text.contains("not accepted"), "{text}");
+
+    // a second enrolment is refused, but scripts may ask for one wherever it changes nothing
+    let again = [&enroll[..], &with_ca].concat();
+    let (code, text) = worker(&data, &again).await;
+    assert_eq!(code, Some(EXIT_IDENTITY.into()), "{text}");
+    let (code, text) = worker(&data, &[&again[..], &["--if-needed"]].concat()).await;
+    assert_eq!(code, Some(EXIT_OK.into()), "{text}");
+    let elsewhere = ["--coordinator", "https://192.0.2.1:7070", "--if-needed"];
+    let (code, text) = worker(&data, &[&enroll[..], &elsewhere].concat()).await;
+    assert_eq!(code, Some(EXIT_IDENTITY.into()), "{text}");
     stop.cancel();
 }

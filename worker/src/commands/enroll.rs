@@ -18,6 +18,14 @@ pub(super) async fn enroll(context: &Context, options: Enroll) -> Result<(), Wor
     let folder = context.folder()?;
     let _lock = folder.lock()?;
     match folder.identity() {
+        Ok(identity) if options.if_needed && identity.coordinator == options.coordinator => {
+            let text = format!(
+                "enrolled already at {} as {} (device {})",
+                identity.coordinator, identity.name, identity.device
+            );
+            context.print(&described(&identity), &text);
+            return Ok(());
+        }
         Ok(identity) => {
             return Err(WorkerError::AlreadyEnrolled(
                 folder.root().to_owned(),
@@ -78,11 +86,12 @@ pub(super) async fn enroll(context: &Context, options: Enroll) -> Result<(), Wor
         identity.device,
         folder.root().display()
     );
-    context.print(
-        &json!({ "device": identity.device, "account": identity.account, "name": identity.name }),
-        &text,
-    );
+    context.print(&described(&identity), &text);
     Ok(())
+}
+
+fn described(identity: &Identity) -> serde_json::Value {
+    json!({ "device": identity.device, "account": identity.account, "name": identity.name })
 }
 
 fn read_invite(given: String) -> Result<String, WorkerError> {
