@@ -152,7 +152,7 @@ impl Default for Counters {
     fn default() -> Self {
         let results = Family::default();
         for outcome in (1..).map_while(|number| Outcome::try_from(number).ok()) {
-            results.get_or_create(&labels(outcome));
+            drop(results.get_or_create(&labels(outcome)));
         }
         Self { results }
     }
