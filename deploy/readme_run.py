@@ -35,6 +35,11 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def shown(line):
+    """A command as logs may have it."""
+    return re.sub(r"(cipherhop_[a-z]+_)[0-9a-f]+", r"\1...", line)
+
+
 class Shell:
     """A person's terminal: commands of the README with what is replaced."""
 
@@ -56,15 +61,15 @@ class Shell:
     def run(self, line, expected=0):
         """Standard output of a command that must end with this code."""
         line = self.words(line)
-        print(f"$ {line}", flush=True)
+        print(f"$ {shown(line)}", flush=True)
         done = subprocess.run(["bash", "-c", line], cwd=self.home, env=self.env, capture_output=True, text=True, timeout=300)
         if done.returncode != expected:
-            sys.exit(f"{line}\nended with {done.returncode}, not {expected}:\n{done.stdout}{done.stderr}")
+            sys.exit(f"{shown(line)}\nended with {done.returncode}, not {expected}:\n{done.stdout}{done.stderr}")
         return done.stdout
 
     def start(self, line):
         line = self.words(line)
-        print(f"$ {line} &", flush=True)
+        print(f"$ {shown(line)} &", flush=True)
         log = open(self.home / "background.log", "a")
         return subprocess.Popen(["bash", "-c", f"exec {line}"], cwd=self.home, env=self.env, stdout=log, stderr=log)
 
@@ -176,7 +181,8 @@ def play(programs, folder, operator, newcomer, later, owner, background):
     if "verified" not in seen.lower():
         sys.exit(f"watch did not show a verified hop:\n{seen}")
     chain = json.load(urllib.request.urlopen(f"{pages}/api/v1/chains/demo"))
-    mine = [h["hop"] for h in chain["hops"] if h["state"].lower() == "verified" and "my-machine" in json.dumps(h)]
+    # alice's invite was the newcomer's
+    mine = [h["hop"] for h in chain["hops"] if h["state"] == "verified" and "alice" in h["verified_by"]]
     if not mine:
         sys.exit(f"no verified hop names the newcomer: {json.dumps(chain)}")
     print(f"hops {mine} are verified by the newcomer")
