@@ -8,6 +8,7 @@ PROGRAMS: a folder with the three programs.
 """
 
 import functools
+import math
 import re
 import shlex
 import subprocess
@@ -180,6 +181,37 @@ def check_pages(programs):
     return count
 
 
+def check_figures():
+    """Figures of docs/security.md and docs/formats.md that follow from the parameters' source."""
+    code = (ROOT / "worker/ckks/src/params.rs").read_text()
+
+    def primes(name):
+        found = re.search(rf"const {name}: \[u64; \d+\] = \[(.*?)\];", code, re.S)
+        return [int(p) for p in re.findall(r"\d+", found.group(1))]
+
+    q = [int(re.search(r"const Q0: u64 = (\d+)", code).group(1))]
+    q += primes("MESSAGE_PRIMES") + primes("EVALMOD_PRIMES") + primes("CTS_PRIMES")
+    p = primes("SPECIAL_PRIMES")
+    bits = re.search(r"\bbits: ([\d.]+)", code).group(1)
+    sparse = re.search(r"sparse_bits: ([\d.]+)", code).group(1)
+    bound = re.search(r"\(16, ([\d.]+)\)", code).group(1).removesuffix(".0")
+    boundary = int(re.search(r"stc_levels: (\d+)", code).group(1)) + int(re.search(r"usable_levels: (\d+)", code).group(1))
+    size = 44 + 2 * sum(2**16 * m.bit_length() // 8 for m in q[: boundary + 1])
+    log = [sum(map(math.log2, part)) for part in (q, q + p, [q[0], p[0]])]
+    for page, wanted in {
+        "security": (
+            f"| {len(q)} for ciphertexts ({log[0]:.0f} bits), {len(p)} special",
+            f"| {log[1]:.1f}; at most {bound} allowed",
+            f"2^{bits} (",
+            f"q0 p0 ({log[2]:.0f} bits): 2^{sparse}",
+        ),
+        "formats": (f"(level {boundary}) has {size:,}".replace(",", " "),),
+    }.items():
+        text = (ROOT / f"docs/{page}.md").read_text()
+        for figure in wanted:
+            check(figure in text, f"docs/{page}.md does not say '{figure}', which follows from params.rs")
+
+
 # --- deploy/ ---
 
 
@@ -227,6 +259,7 @@ def check_deploy(programs):
 def main():
     programs = Path(sys.argv[1]).resolve()
     pages, deploy = check_pages(programs), check_deploy(programs)
+    check_figures()
     for problem in problems:
         print(problem, file=sys.stderr)
     if problems:
