@@ -62,7 +62,7 @@ say "container files"
 hadolint --config hadolint.yaml container/Containerfile.*
 
 say "compose"
-POSTGRES_PASSWORD=x GRAFANA_PASSWORD=x docker-compose --file compose/compose.yaml \
+POSTGRES_PASSWORD=x S3_PASSWORD=x GRAFANA_PASSWORD=x docker-compose --file compose/compose.yaml \
   --profile backup --profile monitoring config --quiet
 
 say "Kubernetes"

@@ -70,7 +70,9 @@ done
 give() { install -m 0600 -o "$(stat -c %u "$work/$2.data")" "$1" "$work/$2.data/"; }
 
 say "settings"
-"$dist/cipherhop-coordinator" config check --config "$here/config/coordinator.toml" >/dev/null
+for settings in config compose; do
+  "$dist/cipherhop-coordinator" config check --config "$here/$settings/coordinator.toml" >/dev/null
+done
 python3 - "$here/kubernetes/coordinator.yaml" >"$work/kubernetes.toml" <<'END'
 import re, sys, textwrap
 print(textwrap.dedent(re.search(r"coordinator\.toml: \|\n(.*?)\n---", open(sys.argv[1]).read(), re.S).group(1)))

@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
 # A data folder from a backup, checked before and after.
 #
-#   restore.sh --from BACKUP --data DIR
+#   restore.sh --from BACKUP --data DIR [--config FILE]
 #
-# BACKUP is one backup, or a folder of them made by backup.sh: then the newest. DIR must be new or empty. A backup of a PostgreSQL
+# --config: settings of the new coordinator; where its blobs are in a bucket, they are put there. BACKUP is one backup, or a folder of them made by backup.sh: then the newest. DIR must be new or empty. A backup of a PostgreSQL
 # database needs CIPHERHOP_DATABASE_URL with the address of an empty one, and pg_restore. Then start the coordinator on
 # DIR: volunteers hand in again what they finished since, tokens made since are unknown, the admin token is a new one.
 set -euo pipefail
 
-from="" data=""
+from="" data="" config=()
 while (($#)); do
   case $1 in
     --from) from=$2; shift 2 ;;
     --data) data=$2; shift 2 ;;
+    --config) config=(--config "$2"); shift 2 ;;
     *) echo "restore.sh: unknown argument '$1' (see the head of the script)" >&2; exit 2 ;;
   esac
 done
@@ -26,6 +27,6 @@ if [[ ! -f $from/manifest.sha256 ]]; then
 fi
 (cd "$from" && sha256sum --check --quiet manifest.sha256) >&2 || { echo "restore.sh: $from is damaged; take another backup" >&2; exit 1; }
 umask 077
-"$program" restore --from "$from" --data "$data" >&2
-"$program" doctor --data "$data" >&2
+"$program" restore --from "$from" --data "$data" "${config[@]}" >&2
+"$program" doctor --data "$data" "${config[@]}" >&2
 echo "$data"
