@@ -83,7 +83,10 @@ async fn metrics_follow_a_chain_and_readyz_the_shutdown() {
     assert_eq!(seen["cipherhop_disk_headroom_bytes"], 4096.0);
     assert_eq!(seen["cipherhop_event_lag"], 0.0);
     let refuted = r#"cipherhop_results_total{outcome="OUTCOME_ACCEPTED_MISMATCHED"}"#;
-    assert_eq!(seen[refuted], 0.0, "a counter stands there before its first count");
+    assert_eq!(
+        seen[refuted], 0.0,
+        "a counter stands there before its first count"
+    );
 
     ada.hand_in(&first, &output(0)).await.unwrap();
     let seen = values(&get(address, "/metrics").await.1);
