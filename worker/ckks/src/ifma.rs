@@ -5,13 +5,18 @@
 //! Bounds. Moduli are below 2^50, so 4q fits the 52 bits that a multiplication reads. A product by a constant
 //! with its quotient floor(w * 2^52 / q) (Shoup) comes out in [0, 2q) for any factor below 2^52.
 
+mod fused;
 mod lanes;
 mod ops;
+mod permute;
+mod raise;
+mod sums;
 mod transform;
 
+use crate::convert::SourceConstants;
 use crate::fma::FmaKernel;
-use crate::fused::{BabySums, SumLimb};
-use crate::kernel::{Kernel, ScalarKernel};
+use crate::fused::{BabySums, SumLimb, baby_sums_scalar};
+use crate::kernel::{BLOCK, Kernel, KeyProduct, Raise, ScalarKernel, key_product_in_parts};
 use crate::modular::{Modulus, Shoup};
 use crate::ntt::NttTable;
 use lanes::{Emulated, Lanes, MASK52};
@@ -36,6 +41,12 @@ impl<L: Lanes> Factor<L> {
     }
 }
 
+/// q^-1 modulo 2^52, q odd: each step of Newton's iteration doubles the bits that are right, three at first.
+fn odd_inverse(q: u64) -> u64 {
+    let step = |x: u64, _| x.wrapping_mul(2u64.wrapping_sub(q.wrapping_mul(x)));
+    (0..5).fold(q, step) & MASK52
+}
+
 /// A modulus in all lanes.
 #[derive(Clone, Copy)]
 struct Field<L: Lanes> {
@@ -46,6 +57,8 @@ struct Field<L: Lanes> {
     minus_q: L::V,
     /// floor(2^52 / q)
     inverse: L::V,
+    /// q^-1 modulo 2^52
+    odd_inverse: L::V,
     mask: L::V,
     zero: L::V,
 }
@@ -60,6 +73,7 @@ impl<L: Lanes> Field<L> {
             two_q: l.splat(2 * q),
             minus_q: l.splat((1 << 52) - q),
             inverse: l.splat((1 << 52) / q),
+            odd_inverse: l.splat(odd_inverse(q)),
             mask: l.splat(MASK52),
             zero: l.splat(0),
         }
@@ -129,6 +143,7 @@ impl<L: Lanes> Kernel for IfmaKernel<L> {
             m: &table.modulus,
             roots: &table.roots_52()[0],
             a,
+            finish: None,
         });
     }
 
@@ -136,14 +151,14 @@ impl<L: Lanes> Kernel for IfmaKernel<L> {
         if a.len() < transform::SMALLEST {
             return ScalarKernel.ntt_inverse(table, a);
         }
-        self.l.run(transform::Inverse {
-            l: self.l,
-            m: &table.modulus,
-            roots: &table.roots_52()[1],
-            n_inv: table.n_inv,
-            n_inv_root: table.n_inv_root,
-            a,
-        });
+        self.inverse(table, None, a);
+    }
+
+    fn ntt_inverse_from(&self, table: &NttTable, x: &[u64], out: &mut [u64]) {
+        if out.len() < transform::SMALLEST {
+            return ScalarKernel.ntt_inverse_from(table, x, out);
+        }
+        self.inverse(table, Some(x), out);
     }
 
     fn add(&self, m: &Modulus, a: &mut [u64], b: &[u64]) {
@@ -158,7 +173,7 @@ impl<L: Lanes> Kernel for IfmaKernel<L> {
         if !out.len().is_multiple_of(8) {
             return ScalarKernel.dot(m, out, terms);
         }
-        self.l.run(ops::Dot {
+        self.l.run(sums::Dot {
             l: self.l,
             m,
             out,
@@ -178,7 +193,7 @@ impl<L: Lanes> Kernel for IfmaKernel<L> {
         if !out0.len().is_multiple_of(8) {
             return ScalarKernel.dot_permuted(m, out0, out1, table, terms0, terms1);
         }
-        self.l.run(ops::DotPermuted {
+        self.l.run(sums::DotPermuted {
             l: self.l,
             m,
             out0,
@@ -200,7 +215,7 @@ impl<L: Lanes> Kernel for IfmaKernel<L> {
         if !out.len().is_multiple_of(8) {
             return ScalarKernel.convert(m, weights, hats, overflow, out);
         }
-        self.l.run(ops::Convert {
+        self.l.run(sums::Convert {
             l: self.l,
             m,
             weights,
@@ -222,12 +237,76 @@ impl<L: Lanes> Kernel for IfmaKernel<L> {
         self.map(m, ops::Op::AddScaled(w), out, x);
     }
 
-    /// Done by the kernel on f64 vectors, which every processor with these instructions can run.
-    fn baby_sums(&self, m: &Modulus, job: &BabySums<'_>, out: &mut [SumLimb<'_>]) {
-        match FmaKernel::try_new() {
-            Some(kernel) => kernel.baby_sums(m, job, out),
-            None => ScalarKernel.baby_sums(m, job, out),
+    fn prepare(&self, sources: &[SourceConstants], limbs: &[&[u64]], out: &mut [u64]) {
+        if limbs.first().is_none_or(|l| l.len() < BLOCK) {
+            return ScalarKernel.prepare(sources, limbs, out);
         }
+        self.l.run(raise::Prepare {
+            l: self.l,
+            sources,
+            limbs,
+            out,
+        });
+    }
+
+    fn raise(&self, prepared: &[u64], targets: &mut [Raise]) {
+        if targets.first().is_none_or(|t| t.out.len() < BLOCK) {
+            return ScalarKernel.raise(prepared, targets);
+        }
+        let l = self.l;
+        for targets in targets.chunks_mut(raise::TARGETS) {
+            l.run(raise::Convert {
+                l,
+                prepared,
+                targets,
+            });
+            for target in targets {
+                l.run(transform::Forward {
+                    l,
+                    m: &target.table.modulus,
+                    roots: &target.table.roots_52()[0],
+                    a: target.out,
+                    finish: target.finish,
+                });
+            }
+        }
+    }
+
+    fn key_product(&self, m: &Modulus, out0: &mut [u64], out1: &mut [u64], p: &KeyProduct) {
+        if p.terms.len() > sums::MAX_DIGITS || !out0.len().is_multiple_of(8) {
+            return key_product_in_parts(self, m, out0, out1, p);
+        }
+        self.l.run(sums::Key {
+            l: self.l,
+            m,
+            out0,
+            out1,
+            product: p,
+        });
+    }
+
+    fn permute(&self, table: &[u32], x: &[u64], out: &mut [u64]) {
+        if !out.len().is_multiple_of(8) {
+            return ScalarKernel.permute(table, x, out);
+        }
+        let l = self.l;
+        l.run(permute::Permute { l, table, x, out });
+    }
+
+    /// Done by the kernel on f64 vectors, which every processor with these instructions can run.
+    fn residues(&self, m: &Modulus, x: &[i64], out: &mut [u64]) {
+        match FmaKernel::try_new() {
+            Some(kernel) => kernel.residues(m, x, out),
+            None => ScalarKernel.residues(m, x, out),
+        }
+    }
+
+    fn baby_sums(&self, m: &Modulus, job: &BabySums<'_>, out: &mut [SumLimb<'_>]) {
+        if !fused::fits(job, out) {
+            return baby_sums_scalar(m, job, out);
+        }
+        let l = self.l;
+        l.run(fused::Pass { l, m, job, out });
     }
 
     fn scale(&self, m: &Modulus, a: &mut [u64], w: Shoup) {
@@ -239,6 +318,18 @@ impl<L: Lanes> Kernel for IfmaKernel<L> {
 }
 
 impl<L: Lanes> IfmaKernel<L> {
+    fn inverse(&self, table: &NttTable, from: Option<&[u64]>, a: &mut [u64]) {
+        self.l.run(transform::Inverse {
+            l: self.l,
+            m: &table.modulus,
+            roots: &table.roots_52()[1],
+            n_inv: table.n_inv,
+            n_inv_root: table.n_inv_root,
+            from,
+            a,
+        });
+    }
+
     fn map(&self, m: &Modulus, op: ops::Op, out: &mut [u64], x: &[u64]) {
         if out.len().is_multiple_of(8) {
             let l = self.l;

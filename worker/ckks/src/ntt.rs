@@ -78,8 +78,9 @@ impl NttTable {
 
     /// Forward and inverse roots with 52-bit quotients.
     pub(crate) fn roots_52(&self) -> &[Roots52; 2] {
-        self.roots_52
-            .get_or_init(|| [Roots52::new(&self.forward), Roots52::new(&self.inverse)])
+        self.roots_52.get_or_init(|| {
+            [&self.forward, &self.inverse].map(|roots| Roots52::new(&self.modulus, roots))
+        })
     }
 
     /// The modulus.

@@ -1,5 +1,6 @@
 use super::*;
-use crate::fma::FmaKernel;
+use crate::ifma::emulated_ifma_kernel;
+use crate::isa::{Isa, kernel_for};
 use crate::kernel::{Kernel, ScalarKernel};
 use crate::keys::KeyId;
 use crate::ntt::automorphism_table;
@@ -101,9 +102,17 @@ impl Case {
             m.add(acc, m.mul(x.0, y[k / self.repeat]))
         });
         assert_eq!(want[0].0[k], sum);
-        if let Some(fma) = FmaKernel::try_new() {
+        let mut kernels = vec![emulated_ifma_kernel()];
+        kernels.extend(Isa::ALL.into_iter().filter_map(|isa| kernel_for(isa).ok()));
+        for kernel in kernels {
             for pieces in [1, 2, 4] {
-                assert_eq!(run(&fma, pieces), want, "q {q}, {} babies", self.babies);
+                let got = run(&*kernel, pieces);
+                assert!(
+                    got == want,
+                    "{}: q {q}, {} babies",
+                    kernel.name(),
+                    self.babies
+                );
             }
         }
     }

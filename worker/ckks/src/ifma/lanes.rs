@@ -28,6 +28,8 @@ pub(super) trait Lanes: Copy + Send + Sync + std::fmt::Debug + 'static {
     fn madd_lo(self, sum: Self::V, a: Self::V, b: Self::V) -> Self::V;
     /// sum + (low 52 bits of a) * (low 52 bits of b) / 2^52
     fn madd_hi(self, sum: Self::V, a: Self::V, b: Self::V) -> Self::V;
+    /// Lanes of `x` (0 to 7) by index.
+    fn permute(self, x: Self::V, index: &[u64; 8]) -> Self::V;
     /// Lanes of `a` (0 to 7) and `b` (8 to 15) by index.
     fn select(self, a: Self::V, b: Self::V, index: &[u64; 8]) -> Self::V;
 }
@@ -101,6 +103,10 @@ impl Lanes for Emulated {
             zip(a, b, |a, b| (product(a, b) >> 52) as u64),
             u64::wrapping_add,
         )
+    }
+
+    fn permute(self, x: [u64; 8], index: &[u64; 8]) -> [u64; 8] {
+        index.map(|i| x[i as usize % 8])
     }
 
     fn select(self, a: [u64; 8], b: [u64; 8], index: &[u64; 8]) -> [u64; 8] {
@@ -195,6 +201,11 @@ mod real {
         }
 
         #[inline(always)]
+        fn permute(self, x: __m512i, index: &[u64; 8]) -> __m512i {
+            self.avx512f._mm512_permutexvar_epi64(cast(*index), x)
+        }
+
+        #[inline(always)]
         fn select(self, a: __m512i, b: __m512i, index: &[u64; 8]) -> __m512i {
             self.avx512f._mm512_permutex2var_epi64(a, cast(*index), b)
         }
@@ -255,6 +266,7 @@ mod tests {
                     l.shift(a),
                     l.madd_lo(a, b, c),
                     l.madd_hi(a, b, c),
+                    l.permute(a, &[6, 0, 3, 3, 7, 1, 9, 2]),
                     l.select(a, b, &[0, 8, 3, 15, 7, 7, 9, 1]),
                 ] {
                     let mut x = [0; 8];

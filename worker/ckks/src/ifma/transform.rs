@@ -3,7 +3,7 @@
 //! two layers at a time and its quarters are finished one after the other.
 //!
 //! Forward values stay below 4q. Where q is so small that sixteen layers of growth by 2q stay below 2^52
-//! (33q < 2^52), they are left to grow.
+//! (36q < 2^52, from values below 4q on), they are left to grow.
 
 use super::lanes::Lanes;
 use super::{Factor, Field};
@@ -11,7 +11,7 @@ use crate::modular::{Modulus, Shoup};
 use pulp::NullaryFnOnce;
 
 /// Smallest transform done here.
-pub(super) const SMALLEST: usize = 64;
+pub(super) const SMALLEST: usize = 256;
 
 /// Largest block that is finished layer by layer: 32 KiB.
 const BLOCK: usize = 4096;
@@ -22,23 +22,40 @@ const SMALL: u64 = 1 << 46;
 /// Roots with their 52-bit quotients.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Roots52 {
-    w: Vec<u64>,
-    quotient: Vec<u64>,
+    /// of the layers above the last three
+    top: Vec<(u64, u64)>,
+    last: Vec<Last>,
 }
 
+/// The roots of the last three layers of eight neighbouring blocks of eight: of each block, of its halves, of its
+/// quarters. Times 2^52 mod q and without a quotient: seven eighths of all roots are here, and a limb with its roots does
+/// not fit the second-level cache.
+#[derive(Debug, Clone, PartialEq)]
+struct Last([[u64; 8]; 7]);
+
 impl Roots52 {
-    pub(crate) fn new(roots: &[Shoup]) -> Roots52 {
+    pub(crate) fn new(m: &Modulus, roots: &[Shoup]) -> Roots52 {
+        let unit = m.reduce(1 << 52);
+        // the layer below a block of eight and the place there that each vector is for
+        const BELOW: [(usize, usize); 7] = [(1, 0), (2, 0), (2, 1), (4, 0), (4, 1), (4, 2), (4, 3)];
+        let vectors = |first: usize| {
+            Last(BELOW.map(|(layer, place)| {
+                std::array::from_fn(|lane| m.mul(roots[layer * (first + lane) + place].w, unit))
+            }))
+        };
+        let top = roots.iter().take(roots.len() / 8);
         Roots52 {
-            w: roots.iter().map(|r| r.w).collect(),
-            quotient: roots.iter().map(|r| r.quotient >> 12).collect(),
+            top: top.map(|r| (r.w, r.quotient >> 12)).collect(),
+            last: (0..roots.len() / 32).map(|i| vectors(8 * i)).collect(),
         }
     }
 
     #[inline(always)]
     fn splat<L: Lanes>(&self, l: L, i: usize) -> Factor<L> {
+        let (w, quotient) = self.top[i];
         Factor {
-            w: l.splat(self.w[i]),
-            quotient: l.splat(self.quotient[i]),
+            w: l.splat(w),
+            quotient: l.splat(quotient),
         }
     }
 
@@ -52,43 +69,62 @@ impl Roots52 {
         ]
     }
 
-    /// Eight consecutive roots from number `i` on, spread over the lanes.
+    /// The last three layers of a block of `len` values, which has number r: a part for each 64 of them.
     #[inline(always)]
-    fn spread<L: Lanes>(&self, l: L, i: usize, index: &[u64; 8]) -> Factor<L> {
-        let (w, quotient) = (eight(l, &self.w, i), eight(l, &self.quotient, i));
-        Factor {
-            w: l.select(w, w, index),
-            quotient: l.select(quotient, quotient, index),
-        }
+    fn last(&self, r: usize, len: usize) -> &[Last] {
+        &self.last[r * (len / 64)..(r + 1) * (len / 64)]
     }
 }
 
-/// x[i..i + 8]; nobody asks for it nearer to the end.
-#[inline(always)]
-fn eight<L: Lanes>(l: L, x: &[u64], i: usize) -> L::V {
-    match x[i..].first_chunk() {
-        Some(x) => l.load(x),
-        None => l.splat(0),
+impl Last {
+    #[inline(always)]
+    fn load<L: Lanes>(&self, l: L) -> [L::V; 7] {
+        self.0.each_ref().map(|w| l.load(w))
     }
 }
 
-/// How sixteen neighbours are dealt to two vectors whose lanes are the partners of a layer: from order to
-/// halves of eight (4), of four (2), of two (1), and back to order.
+/// How two vectors exchange halves (4), quarters (2) and eighths (1): together the transposition of eight vectors.
 const SPLIT4: [[u64; 8]; 2] = [[0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]];
 const SPLIT2: [[u64; 8]; 2] = [[0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15]];
 const SPLIT1: [[u64; 8]; 2] = [[0, 8, 2, 10, 4, 12, 6, 14], [1, 9, 3, 11, 5, 13, 7, 15]];
-const ORDER: [[u64; 8]; 2] = [[0, 8, 1, 9, 2, 10, 3, 11], [4, 12, 5, 13, 6, 14, 7, 15]];
-/// The inverse of ORDER: even and odd positions.
-const DEAL: [[u64; 8]; 2] = [[0, 2, 4, 6, 8, 10, 12, 14], [1, 3, 5, 7, 9, 11, 13, 15]];
-
-/// Which roots the lanes of those vectors take, out of consecutive ones.
-const SPREAD4: [u64; 8] = [0, 0, 0, 0, 1, 1, 1, 1];
-const SPREAD2: [u64; 8] = [0, 0, 1, 1, 2, 2, 3, 3];
-const SPREAD1: [u64; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 
 #[inline(always)]
 fn deal<L: Lanes>(l: L, x: [L::V; 2], to: &[[u64; 8]; 2]) -> [L::V; 2] {
     [l.select(x[0], x[1], &to[0]), l.select(x[0], x[1], &to[1])]
+}
+
+/// Rows to columns.
+#[inline(always)]
+fn transpose<L: Lanes>(l: L, x: [L::V; 8]) -> [L::V; 8] {
+    let [a, e] = deal(l, [x[0], x[4]], &SPLIT4);
+    let [b, f] = deal(l, [x[1], x[5]], &SPLIT4);
+    let [c, g] = deal(l, [x[2], x[6]], &SPLIT4);
+    let [d, h] = deal(l, [x[3], x[7]], &SPLIT4);
+    let [a, c] = deal(l, [a, c], &SPLIT2);
+    let [b, d] = deal(l, [b, d], &SPLIT2);
+    let [e, g] = deal(l, [e, g], &SPLIT2);
+    let [f, h] = deal(l, [f, h], &SPLIT2);
+    let [a, b] = deal(l, [a, b], &SPLIT1);
+    let [c, d] = deal(l, [c, d], &SPLIT1);
+    let [e, f] = deal(l, [e, f], &SPLIT1);
+    let [g, h] = deal(l, [g, h], &SPLIT1);
+    [a, b, c, d, e, f, g, h]
+}
+
+#[inline(always)]
+fn load8<L: Lanes>(l: L, x: &[u64; 64]) -> [L::V; 8] {
+    let mut out = [l.splat(0); 8];
+    for (out, row) in out.iter_mut().zip(x.as_chunks::<8>().0) {
+        *out = l.load(row);
+    }
+    out
+}
+
+#[inline(always)]
+fn store8<L: Lanes>(l: L, x: [L::V; 8], out: &mut [u64; 64]) {
+    for (x, row) in x.into_iter().zip(out.as_chunks_mut::<8>().0) {
+        l.store(x, row);
+    }
 }
 
 /// One layer on two vectors, or two layers on four. A trait and not closures: everything has to be inlined
@@ -158,43 +194,73 @@ impl<L: Lanes, const GROW: bool> Step<L, 4> for Down<L, GROW, 3> {
     }
 }
 
-/// The layers with partners less than eight apart; canonical output. `r` is the number of the block.
+/// x * w / 2^52 mod q in (-q, q), for x < 2^52 and w < q (Montgomery 1985).
 #[inline(always)]
-fn forward_last<L: Lanes, const GROW: bool>(f: Field<L>, roots: &Roots52, a: &mut [u64], r: usize) {
+fn reduced<L: Lanes>(f: Field<L>, x: L::V, w: L::V) -> L::V {
     let l = f.l;
-    // numbers of the first blocks of eight, four and two
-    let (r4, r2, r1) = (r * a.len() / 8, r * a.len() / 4, r * a.len() / 2);
-    for (i, pair) in a.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-        let [lo, hi] = halves(pair);
-        let x = deal(l, [l.load(lo), l.load(hi)], &SPLIT4);
-        let x = forward2::<L, GROW>(f, x, roots.spread(l, r4 + 2 * i, &SPREAD4));
-        let x = deal(l, x, &SPLIT2);
-        let x = forward2::<L, GROW>(f, x, roots.spread(l, r2 + 4 * i, &SPREAD2));
-        let x = deal(l, x, &SPLIT1);
-        let x = forward2::<L, GROW>(f, x, roots.spread(l, r1 + 8 * i, &SPREAD1));
-        let x = deal(l, x, &ORDER);
-        l.store(canonical::<L, GROW>(f, x[0]), lo);
-        l.store(canonical::<L, GROW>(f, x[1]), hi);
+    let low = l.madd_lo(f.zero, x, w);
+    let multiple = l.madd_lo(f.zero, low, f.odd_inverse);
+    l.sub(l.madd_hi(f.zero, x, w), l.madd_hi(f.zero, multiple, f.q))
+}
+
+/// `forward2` with a root times 2^52.
+#[inline(always)]
+fn forward2_last<L: Lanes, const GROW: bool>(f: Field<L>, x: [L::V; 2], w: L::V) -> [L::V; 2] {
+    let l = f.l;
+    let u = if GROW { x[0] } else { f.halve(x[0]) };
+    let (u, v) = (l.add(u, f.q), reduced(f, x[1], w));
+    [l.add(u, v), l.sub(u, v)]
+}
+
+/// The layers with partners less than eight apart; canonical output, or with `FINISH` (x - output) * w.
+#[inline(always)]
+fn forward_last<L: Lanes, const GROW: bool, const FINISH: bool>(
+    f: Field<L>,
+    roots: &[Last],
+    a: &mut [u64],
+    (from, w): (&[u64], Factor<L>),
+) {
+    let l = f.l;
+    let mut from = from.as_chunks::<64>().0.iter();
+    for (rows, roots) in a.as_chunks_mut::<64>().0.iter_mut().zip(roots) {
+        let r = roots.load(l);
+        let x = transpose(l, load8(l, rows));
+        let [x0, x4] = forward2_last::<L, GROW>(f, [x[0], x[4]], r[0]);
+        let [x1, x5] = forward2_last::<L, GROW>(f, [x[1], x[5]], r[0]);
+        let [x2, x6] = forward2_last::<L, GROW>(f, [x[2], x[6]], r[0]);
+        let [x3, x7] = forward2_last::<L, GROW>(f, [x[3], x[7]], r[0]);
+        let [x0, x2] = forward2_last::<L, GROW>(f, [x0, x2], r[1]);
+        let [x1, x3] = forward2_last::<L, GROW>(f, [x1, x3], r[1]);
+        let [x4, x6] = forward2_last::<L, GROW>(f, [x4, x6], r[2]);
+        let [x5, x7] = forward2_last::<L, GROW>(f, [x5, x7], r[2]);
+        let [x0, x1] = forward2_last::<L, GROW>(f, [x0, x1], r[3]);
+        let [x2, x3] = forward2_last::<L, GROW>(f, [x2, x3], r[4]);
+        let [x4, x5] = forward2_last::<L, GROW>(f, [x4, x5], r[5]);
+        let [x6, x7] = forward2_last::<L, GROW>(f, [x6, x7], r[6]);
+        let mut x = transpose(l, [x0, x1, x2, x3, x4, x5, x6, x7]);
+        for x in &mut x {
+            *x = if GROW { f.reduce(*x) } else { f.halve(*x) };
+        }
+        if let (true, Some(from)) = (FINISH, from.next()) {
+            for (x, from) in x.iter_mut().zip(load8(l, from)) {
+                *x = f.mul(l.sub(l.add(from, f.two_q), *x), w);
+            }
+        }
+        for x in &mut x {
+            *x = f.fold(*x);
+        }
+        store8(l, x, rows);
     }
 }
 
-#[inline(always)]
-fn canonical<L: Lanes, const GROW: bool>(f: Field<L>, x: L::V) -> L::V {
-    f.fold(if GROW { f.reduce(x) } else { f.halve(x) })
-}
-
-#[inline(always)]
-fn halves(pair: &mut [u64; 16]) -> [&mut [u64; 8]; 2] {
-    let (lo, hi) = pair.as_chunks_mut::<8>().0.split_at_mut(1);
-    [&mut lo[0], &mut hi[0]]
-}
-
-/// Forward transform of the sub-ring of degree `a.len()`.
+/// Forward transform of the sub-ring of degree `a.len()`, of values below 4q.
 pub(super) struct Forward<'a, L> {
     pub(super) l: L,
     pub(super) m: &'a Modulus,
     pub(super) roots: &'a Roots52,
     pub(super) a: &'a mut [u64],
+    /// Makes the result (x - result) * w.
+    pub(super) finish: Option<(&'a [u64], Shoup)>,
 }
 
 impl<L: Lanes> NullaryFnOnce for Forward<'_, L> {
@@ -202,12 +268,23 @@ impl<L: Lanes> NullaryFnOnce for Forward<'_, L> {
 
     #[inline(always)]
     fn call(self) {
-        let Forward { l, m, roots, a } = self;
+        let Forward { l, m, roots, a, .. } = self;
         let f = Field::new(l, m);
-        if m.value() < SMALL {
-            forward::<L, true>(f, roots, a);
-        } else {
-            forward::<L, false>(f, roots, a);
+        let finish = self.finish.map_or(
+            (
+                &[][..],
+                Factor {
+                    w: f.zero,
+                    quotient: f.zero,
+                },
+            ),
+            |(x, w)| (x, Factor::splat(l, w)),
+        );
+        match (m.value() < SMALL, self.finish.is_some()) {
+            (true, true) => forward::<L, true, true>(f, roots, a, finish),
+            (true, false) => forward::<L, true, false>(f, roots, a, finish),
+            (false, true) => forward::<L, false, true>(f, roots, a, finish),
+            (false, false) => forward::<L, false, false>(f, roots, a, finish),
         }
     }
 }
@@ -228,7 +305,12 @@ fn descend<L: Lanes, const GROW: bool>(
 }
 
 #[inline(always)]
-fn forward<L: Lanes, const GROW: bool>(f: Field<L>, roots: &Roots52, a: &mut [u64]) {
+fn forward<L: Lanes, const GROW: bool, const FINISH: bool>(
+    f: Field<L>,
+    roots: &Roots52,
+    a: &mut [u64],
+    (from, w): (&[u64], Factor<L>),
+) {
     let mut size = a.len();
     // an odd number of layers above the last three
     if size.trailing_zeros().is_multiple_of(2) {
@@ -239,14 +321,19 @@ fn forward<L: Lanes, const GROW: bool>(f: Field<L>, roots: &Roots52, a: &mut [u6
         descend::<L, GROW>(f, roots, a, size, a.len() / size);
         size /= 4;
     }
-    let blocks = a.len() / size;
+    let (blocks, whole) = (a.len() / size, size);
     for (i, block) in a.chunks_exact_mut(size).enumerate() {
-        let (r, mut size) = (blocks + i, size);
+        let (r, mut size) = (blocks + i, whole);
         while size > 8 {
             descend::<L, GROW>(f, roots, block, size, r * (block.len() / size));
             size /= 4;
         }
-        forward_last::<L, GROW>(f, roots, block, r);
+        let from = if FINISH {
+            &from[whole * i..whole * (i + 1)]
+        } else {
+            from
+        };
+        forward_last::<L, GROW, FINISH>(f, roots.last(r, whole), block, (from, w));
     }
 }
 
@@ -256,6 +343,14 @@ fn inverse2<L: Lanes>(f: Field<L>, x: [L::V; 2], w: Factor<L>) -> [L::V; 2] {
     let l = f.l;
     let d = l.sub(l.add(x[0], f.two_q), x[1]);
     [f.halve(l.add(x[0], x[1])), f.mul(d, w)]
+}
+
+/// `inverse2` with a root times 2^52.
+#[inline(always)]
+fn inverse2_first<L: Lanes>(f: Field<L>, x: [L::V; 2], w: L::V) -> [L::V; 2] {
+    let l = f.l;
+    let d = l.sub(l.add(x[0], f.two_q), x[1]);
+    [f.halve(l.add(x[0], x[1])), l.add(f.q, reduced(f, d, w))]
 }
 
 /// Two inverse layers with these roots.
@@ -314,23 +409,28 @@ fn climb<L: Lanes>(f: Field<L>, roots: &Roots52, a: &mut [u64], size: usize, fir
     }
 }
 
-/// The layers with partners less than eight apart.
+/// The layers with partners less than eight apart; the input may be elsewhere.
 #[inline(always)]
-fn inverse_first<L: Lanes>(f: Field<L>, roots: &Roots52, a: &mut [u64], r: usize) {
+fn inverse_first<L: Lanes>(f: Field<L>, roots: &[Last], from: Option<&[u64]>, a: &mut [u64]) {
     let l = f.l;
-    let (r4, r2, r1) = (r * a.len() / 8, r * a.len() / 4, r * a.len() / 2);
-    for (i, pair) in a.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-        let [lo, hi] = halves(pair);
-        let x = deal(l, [l.load(lo), l.load(hi)], &DEAL);
-        let x = inverse2(f, x, roots.spread(l, r1 + 8 * i, &SPREAD1));
-        // SPLIT1, SPLIT2 and SPLIT4 undo themselves
-        let x = deal(l, x, &SPLIT1);
-        let x = inverse2(f, x, roots.spread(l, r2 + 4 * i, &SPREAD2));
-        let x = deal(l, x, &SPLIT2);
-        let x = inverse2(f, x, roots.spread(l, r4 + 2 * i, &SPREAD4));
-        let x = deal(l, x, &SPLIT4);
-        l.store(x[0], lo);
-        l.store(x[1], hi);
+    let from = from.map(|x| x.as_chunks::<64>().0);
+    let rows = a.as_chunks_mut::<64>().0.iter_mut();
+    for (i, (rows, roots)) in rows.zip(roots).enumerate() {
+        let r = roots.load(l);
+        let x = transpose(l, load8(l, from.map_or(&*rows, |from| &from[i])));
+        let [x0, x1] = inverse2_first(f, [x[0], x[1]], r[3]);
+        let [x2, x3] = inverse2_first(f, [x[2], x[3]], r[4]);
+        let [x4, x5] = inverse2_first(f, [x[4], x[5]], r[5]);
+        let [x6, x7] = inverse2_first(f, [x[6], x[7]], r[6]);
+        let [x0, x2] = inverse2_first(f, [x0, x2], r[1]);
+        let [x1, x3] = inverse2_first(f, [x1, x3], r[1]);
+        let [x4, x6] = inverse2_first(f, [x4, x6], r[2]);
+        let [x5, x7] = inverse2_first(f, [x5, x7], r[2]);
+        let [x0, x4] = inverse2_first(f, [x0, x4], r[0]);
+        let [x1, x5] = inverse2_first(f, [x1, x5], r[0]);
+        let [x2, x6] = inverse2_first(f, [x2, x6], r[0]);
+        let [x3, x7] = inverse2_first(f, [x3, x7], r[0]);
+        store8(l, transpose(l, [x0, x1, x2, x3, x4, x5, x6, x7]), rows);
     }
 }
 
@@ -341,6 +441,8 @@ pub(super) struct Inverse<'a, L> {
     pub(super) roots: &'a Roots52,
     pub(super) n_inv: Shoup,
     pub(super) n_inv_root: Shoup,
+    /// The input, if it is not in `a`.
+    pub(super) from: Option<&'a [u64]>,
     pub(super) a: &'a mut [u64],
 }
 
@@ -360,7 +462,8 @@ impl<L: Lanes> NullaryFnOnce for Inverse<'_, L> {
         let blocks = a.len() / small;
         for (i, block) in a.chunks_exact_mut(small).enumerate() {
             let (r, mut size) = (blocks + i, 8);
-            inverse_first(f, roots, block, r);
+            let from = self.from.map(|x| &x[i * small..(i + 1) * small]);
+            inverse_first(f, roots.last(r, small), from, block);
             while size < small {
                 size *= 4;
                 climb(f, roots, block, size, r * (block.len() / size));

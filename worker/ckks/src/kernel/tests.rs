@@ -287,8 +287,11 @@ fn conversions_to_several_targets_agree_with_the_reference() {
 
 #[test]
 fn key_products_agree_with_the_reference() {
-    for n in [512, 264] {
-        let table: Vec<u32> = (0..n as u32).map(|i| i ^ 5).collect();
+    for (n, galois) in [(512, 347), (512, 5), (264, 1)] {
+        let table = match galois {
+            1 => (0..n as u32).collect(),
+            _ => automorphism_table(n, galois),
+        };
         for q in primes() {
             let m = Modulus::new(q).unwrap();
             let inputs = inputs(q, n);
