@@ -151,6 +151,42 @@ fn quarter_pass<L: Lanes>(l: L, block: &mut [u64], step: impl Step<L, 4>) {
     }
 }
 
+/// Three forward layers on the whole array.
+#[inline(always)]
+fn forward_eighths<L: Lanes, const GROW: bool>(f: Field<L>, roots: &Roots52, a: &mut [u64]) {
+    let (l, size) = (f.l, a.len() / 8);
+    let r: [Factor<L>; 7] = std::array::from_fn(|i| roots.splat(l, i + 1));
+    let mut parts: [&mut [[u64; 8]]; 8] = Default::default();
+    for (part, a) in parts.iter_mut().zip(a.chunks_exact_mut(size)) {
+        *part = a.as_chunks_mut().0;
+    }
+    let [p0, p1, p2, p3, p4, p5, p6, p7] = parts;
+    let low = p0.iter_mut().zip(p1).zip(p2).zip(p3);
+    let high = p4.iter_mut().zip(p5).zip(p6).zip(p7);
+    for ((((p0, p1), p2), p3), (((p4, p5), p6), p7)) in low.zip(high) {
+        let [x0, x4] = forward2::<L, GROW>(f, [l.load(p0), l.load(p4)], r[0]);
+        let [x1, x5] = forward2::<L, GROW>(f, [l.load(p1), l.load(p5)], r[0]);
+        let [x2, x6] = forward2::<L, GROW>(f, [l.load(p2), l.load(p6)], r[0]);
+        let [x3, x7] = forward2::<L, GROW>(f, [l.load(p3), l.load(p7)], r[0]);
+        let [x0, x2] = forward2::<L, GROW>(f, [x0, x2], r[1]);
+        let [x1, x3] = forward2::<L, GROW>(f, [x1, x3], r[1]);
+        let [x4, x6] = forward2::<L, GROW>(f, [x4, x6], r[2]);
+        let [x5, x7] = forward2::<L, GROW>(f, [x5, x7], r[2]);
+        let [x0, x1] = forward2::<L, GROW>(f, [x0, x1], r[3]);
+        let [x2, x3] = forward2::<L, GROW>(f, [x2, x3], r[4]);
+        let [x4, x5] = forward2::<L, GROW>(f, [x4, x5], r[5]);
+        let [x6, x7] = forward2::<L, GROW>(f, [x6, x7], r[6]);
+        l.store(x0, p0);
+        l.store(x1, p1);
+        l.store(x2, p2);
+        l.store(x3, p3);
+        l.store(x4, p4);
+        l.store(x5, p5);
+        l.store(x6, p6);
+        l.store(x7, p7);
+    }
+}
+
 /// One layer on the halves of a block.
 #[inline(always)]
 fn half_pass<L: Lanes>(l: L, block: &mut [u64], step: impl Step<L, 2>) {
@@ -314,8 +350,13 @@ fn forward<L: Lanes, const GROW: bool, const FINISH: bool>(
     let mut size = a.len();
     // an odd number of layers above the last three
     if size.trailing_zeros().is_multiple_of(2) {
-        half_pass(f.l, a, Down::<L, GROW, 1>(f, [roots.splat(f.l, 1)]));
-        size /= 2;
+        if size >= 1 << 12 {
+            forward_eighths::<L, GROW>(f, roots, a);
+            size /= 8;
+        } else {
+            half_pass(f.l, a, Down::<L, GROW, 1>(f, [roots.splat(f.l, 1)]));
+            size /= 2;
+        }
     }
     while size > BLOCK {
         descend::<L, GROW>(f, roots, a, size, a.len() / size);
