@@ -8,6 +8,7 @@ One operation per process, so that keys are freed in between and the peak memory
 import argparse
 import functools
 import json
+import math
 import os
 import resource
 import statistics
@@ -78,14 +79,18 @@ def bits(have, want):
 
 
 def measure(operation, runs):
-    """Warm-up, then `runs` runs: processor seconds and wall seconds, sorted."""
+    """Warm-up, then `runs` runs of half a second or more, as `cipherhop-worker bench` does: processor seconds and wall
+    seconds of one operation, sorted."""
+    begin = time.perf_counter()
     operation()
+    repeats = max(1, math.ceil(0.5 / (time.perf_counter() - begin)))
     cpu, wall = [], []
     for _ in range(runs):
         begin = (time.process_time(), time.perf_counter())
-        operation()
-        cpu.append(time.process_time() - begin[0])
-        wall.append(time.perf_counter() - begin[1])
+        for _ in range(repeats):
+            operation()
+        cpu.append((time.process_time() - begin[0]) / repeats)
+        wall.append((time.perf_counter() - begin[1]) / repeats)
     return sorted(cpu), sorted(wall)
 
 
