@@ -8,8 +8,10 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 dist=$(cd "${1:-$here/../dist}" && pwd)
 
-if ((EUID != 0)) || ! unshare --mount true 2>/dev/null; then
-  echo "SKIPPED: ops_test.sh needs root and mount namespaces" >&2
+# Not every container lets its root mount and trace.
+# shellcheck disable=SC2016
+if ((EUID != 0)) || ! unshare --mount bash -c 'mount --bind /usr /usr && mount -o remount,bind,ro /usr && mount -t proc proc /proc' 2>/dev/null; then
+  echo "SKIPPED: ops_test.sh needs to be root and to be allowed to mount" >&2
   [[ ${CIPHERHOP_NO_SKIPS:-} != 1 ]] || exit 1
   exit 0
 fi
@@ -20,6 +22,9 @@ if ((${#missing[@]})); then
   apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
+
+traces=1
+strace -o /dev/null true 2>/dev/null || traces=0
 
 work=$(mktemp -d)
 chmod 755 "$work"
@@ -51,7 +56,7 @@ image() {
   shift
   # shellcheck source=/dev/null
   . "$work/$role.start"
-  [[ -z ${TRACE:-} ]] || trace=(strace --daemonize --follow-forks --quiet=all --output "$TRACE")
+  [[ -z ${TRACE:-} || $traces == 0 ]] || trace=(strace --daemonize --follow-forks --quiet=all --output "$TRACE")
   # shellcheck disable=SC2016
   exec unshare --mount -- bash -euc '
     root=$1; shift
@@ -159,6 +164,11 @@ assert before == after, (before, after)
 END
 
 say "system calls that the units allow"
+if ((traces == 0)); then
+  echo "SKIPPED: tracing is not allowed here" >&2
+  [[ ${CIPHERHOP_NO_SKIPS:-} != 1 ]] || exit 1
+  exit 0
+fi
 python3 "$here/syscalls.py" "$here/systemd/cipherhop-coordinator.service" "$work/coordinator.trace" /cipherhop-coordinator
 python3 "$here/syscalls.py" "$here/systemd/cipherhop-worker.service" "$work/worker.trace" /cipherhop-worker
 say "what operators deploy runs"
