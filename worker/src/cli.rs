@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::error::EXIT_HELP;
 use crate::preferences::Choices;
 use crate::range::HopRange;
+use crate::units::parse_bytes;
 
 /// The volunteer's program: claims hops of encrypted chains, runs them, hands results in.
 #[derive(Debug, Parser)]
@@ -50,6 +51,12 @@ pub enum Command {
     /// This machine's preferences: threads, memory, disk, hours and more.
     #[command(subcommand)]
     Config(Config),
+    /// Put an open hop's inputs, or a finished result, into one file for a machine without a connection.
+    Pack(Pack),
+    /// Compute a packed hop; needs neither a connection nor an identity. Its result becomes a pack, too.
+    RunPacked(RunPacked),
+    /// Take the result of a packed hop and hand it in.
+    Unpack(Unpack),
     /// Hand finished work in again, or ask for a failed hop to be opened again.
     Resubmit(Resubmit),
     /// Run single steps of disputed hops for the coordinator; an operator has to allow this device.
@@ -157,6 +164,66 @@ pub struct Claim {
 pub struct Watch {
     /// The chain, id or name.
     pub chain: String,
+}
+
+/// Options of `pack`.
+#[derive(Debug, Args)]
+pub struct Pack {
+    /// Lease an open hop of this chain, id or name.
+    #[arg(
+        long,
+        value_name = "CHAIN",
+        required_unless_present = "attempt",
+        conflicts_with = "attempt"
+    )]
+    pub chain: Option<String>,
+    /// One hop or a range such as 5-25 to choose from; any without it.
+    #[arg(long, value_name = "A-B", requires = "chain")]
+    pub hops: Option<HopRange>,
+    /// A begun attempt instead, or a finished one: then its result is packed.
+    #[arg(long, value_name = "ID")]
+    pub attempt: Option<cipherhop_proto::AttemptId>,
+    /// The file to make.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Leave the evaluation keys out, which are most of a pack: the other machine has them from an earlier one.
+    #[arg(long)]
+    pub no_keys: bool,
+    /// Memory of the machine that will compute, for example 8GiB; this machine's unless given.
+    #[arg(long, value_parser = parse_bytes, value_name = "SIZE")]
+    pub for_memory: Option<u64>,
+    /// Take a chain whose parameter set protects nothing (tests).
+    #[arg(long)]
+    pub allow_insecure: bool,
+}
+
+/// Options of `run-packed`.
+#[derive(Debug, Args)]
+pub struct RunPacked {
+    /// The pack.
+    #[arg(value_name = "FILE")]
+    pub pack: PathBuf,
+    /// The file to make for the result.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Override the preferences file.
+    #[command(flatten)]
+    pub choices: Choices,
+}
+
+/// Options of `unpack`.
+#[derive(Debug, Args)]
+pub struct Unpack {
+    /// The pack with the result.
+    #[arg(
+        value_name = "FILE",
+        required_unless_present = "give_back",
+        conflicts_with = "give_back"
+    )]
+    pub pack: Option<PathBuf>,
+    /// The result of this attempt will not come back: give the hop to others.
+    #[arg(long, value_name = "ATTEMPT")]
+    pub give_back: Option<cipherhop_proto::AttemptId>,
 }
 
 /// Options of `resubmit`.

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use cipherhop_proto::client::ClientError;
 use cipherhop_proto::{Reason, Retry};
 
+use crate::pack::PackError;
+
 /// Everything went as asked (for `run` without a goal: also a stop by signal, with the checkpoint kept).
 pub const EXIT_OK: u8 = 0;
 /// A failure that has no code of its own.
@@ -27,6 +29,8 @@ pub const EXIT_RESOURCES: u8 = 8;
 pub const EXIT_NOT_DONE: u8 = 9;
 /// The preferences file is wrong.
 pub const EXIT_PREFERENCES: u8 = 10;
+/// A pack is damaged, or none.
+pub const EXIT_PACK: u8 = 11;
 
 /// The same table for `--help`.
 pub const EXIT_HELP: &str = "\
@@ -41,7 +45,8 @@ Exit codes:
   7  another worker uses the data folder
   8  not enough memory or disk
   9  goal not reached: stopped, stuck or cancelled
-  10 the preferences file is wrong";
+  10 the preferences file is wrong
+  11 a pack is damaged, or none";
 
 /// Errors of the worker.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +90,14 @@ pub enum WorkerError {
         path: PathBuf,
         /// What is wrong.
         problem: String,
+    },
+    /// A pack cannot be read or written.
+    #[error("{path}: {error}")]
+    Pack {
+        /// Which pack.
+        path: PathBuf,
+        /// What is wrong.
+        error: PackError,
     },
     /// Memory or disk does not suffice.
     #[error("{0}")]
@@ -155,6 +168,10 @@ impl WorkerError {
             WorkerError::Request(_) => EXIT_USAGE,
             WorkerError::NotDone(_) => EXIT_NOT_DONE,
             WorkerError::Preferences { .. } => EXIT_PREFERENCES,
+            WorkerError::Pack { error, .. } => match error {
+                PackError::NotAPack(_) | PackError::Damaged(_) => EXIT_PACK,
+                PackError::File { .. } | PackError::Source(_) => EXIT_FAILURE,
+            },
             WorkerError::File { .. } | WorkerError::Damaged { .. } | WorkerError::Answer(_) => {
                 EXIT_FAILURE
             }

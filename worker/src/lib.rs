@@ -13,6 +13,7 @@ pub mod folder;
 pub mod hours;
 pub mod journal;
 pub mod machine;
+pub mod pack;
 pub mod permit;
 pub mod preferences;
 pub mod range;

@@ -28,6 +28,13 @@ struct Pty {
     screen: Arc<Mutex<vt100::Parser>>,
 }
 
+impl Drop for Pty {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 impl Pty {
     /// `watch` on a terminal of its own; the terminal's settings afterwards are the last it shows.
     fn watch(data: &Path, chain: &str) -> Pty {

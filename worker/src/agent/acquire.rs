@@ -12,11 +12,13 @@ use cipherhop_proto::{AttemptId, ChainId, Nonce, Reason};
 
 use super::Agent;
 use crate::error::WorkerError;
-use crate::journal::{Asking, Claim, Entry, Lease};
+use crate::journal::{Asking, Claim, Entry, Lease, WorkState};
 use crate::machine;
 
 /// Formats of the program this build can run.
 pub(crate) const PROGRAM_FORMATS: [&str; 1] = ["cipherhop-program/1"];
+/// Why there is no other work: a packed hop is out.
+pub(super) const CARRIED_AWAY: &str = "CARRIED_AWAY";
 /// Digests sent as a hint.
 const CACHED_HINT: usize = 1024;
 
@@ -74,7 +76,7 @@ impl Agent {
         Ok(last)
     }
 
-    async fn ask(&self, asking: Asking, wait: Duration) -> Result<Next, WorkerError> {
+    pub(super) async fn ask(&self, asking: Asking, wait: Duration) -> Result<Next, WorkerError> {
         self.record(Entry::Asking(asking.clone()))?;
         cipherhop_failpoint::at("ask.recorded");
         let hops = asking.claim.as_ref().and_then(|claim| claim.hops);
@@ -113,6 +115,15 @@ impl Agent {
                 let lease = Lease::from_wire(assignment).map_err(WorkerError::Answer)?;
                 let attempt = lease.attempt;
                 cipherhop_failpoint::at("lease.answered");
+                let known = self.state().works.remove(&attempt);
+                if known.is_some_and(|work| work.state == WorkState::Away) {
+                    // A device holds one lease at a time, and is told of that one whatever it asks for.
+                    self.record(Entry::Answered)?;
+                    return Ok(Next::Nothing {
+                        reason: CARRIED_AWAY.into(),
+                        retry_after: Duration::from_secs(2),
+                    });
+                }
                 self.record(Entry::Leased(Box::new(lease)))?;
                 cipherhop_failpoint::at("lease.recorded");
                 Ok(Next::Work(attempt))
@@ -204,7 +215,8 @@ impl Agent {
 
     fn capabilities(&self) -> Result<Capabilities, WorkerError> {
         Ok(Capabilities {
-            memory_bytes: machine::memory_for_work(self.options.memory),
+            memory_bytes: (self.options.memory_elsewhere)
+                .unwrap_or_else(|| machine::memory_for_work(self.options.memory)),
             // What lies in the cache already makes room for itself.
             disk_bytes: machine::free_disk(self.folder.root())?
                 .saturating_sub(machine::DISK_MARGIN)

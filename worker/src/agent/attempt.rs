@@ -4,14 +4,14 @@
 use std::time::{Duration, Instant};
 
 use cipherhop_proto::client::{ClientError, UNARY_DEADLINE, unary};
-use cipherhop_proto::v1::{AttemptPhase, BlobRole, FailRequest, ReleaseRequest};
+use cipherhop_proto::v1::{AttemptPhase, FailRequest, ReleaseRequest};
 use cipherhop_proto::{AttemptId, Reason, Retry};
 
 use super::follow::Follow;
 use super::lease::Keeper;
 use super::{Agent, Delivery, deliver, fetch};
 use crate::cache::Pin;
-use crate::child::{CheckedFile, Failure, Halt, Job, Outcome};
+use crate::child::{Failure, Halt, Job, Outcome};
 use crate::durable::remove_folder;
 use crate::error::WorkerError;
 use crate::journal::{Entry, Finished, Lease, Work, WorkState};
@@ -155,7 +155,7 @@ impl Agent {
     }
 
     /// Fetches with patience: broken connections are retried for as long as the attempt is wanted.
-    async fn fetch_all(
+    pub(super) async fn fetch_all(
         &self,
         lease: &Lease,
         keeper: &Keeper,
@@ -209,7 +209,14 @@ impl Agent {
     async fn compute(&self, work: &Work, keeper: &Keeper) -> Result<Computed, WorkerError> {
         let lease = &work.lease;
         let attempt = lease.attempt;
-        let job = self.job(lease)?;
+        let job = Job::of(
+            lease,
+            &self.cache,
+            self.folder.work(attempt),
+            self.folder.spool(attempt),
+            self.options.threads,
+            machine::memory_for_work(self.options.memory),
+        )?;
         let mut backoff = self.options.backoff.clone();
         self.record(Entry::Moved {
             attempt,
@@ -307,31 +314,6 @@ impl Agent {
         }
     }
 
-    fn job(&self, lease: &Lease) -> Result<Job, WorkerError> {
-        let file = |role: BlobRole| {
-            let blob = lease
-                .blob(role)
-                .ok_or_else(|| WorkerError::Answer(format!("no blob {}", role.as_str_name())))?;
-            Ok::<_, WorkerError>(CheckedFile {
-                path: self.cache.path(&blob.digest),
-                digest: blob.digest,
-            })
-        };
-        Ok(Job {
-            layer: lease.hop,
-            parameter_set: lease.parameter_set.clone(),
-            program: file(BlobRole::Program)?,
-            weights: file(BlobRole::Weights)?,
-            key_manifest: file(BlobRole::KeyManifest)?,
-            input: file(BlobRole::Input)?,
-            keys: self.cache.folder().to_owned(),
-            work: self.folder.work(lease.attempt),
-            spool: self.folder.spool(lease.attempt),
-            threads: self.options.threads,
-            memory: machine::memory_for_work(self.options.memory),
-        })
-    }
-
     /// Tells the coordinator that the attempt failed and closes it here.
     async fn give_up(
         &self,
@@ -367,7 +349,7 @@ impl Agent {
     }
 
     /// Gives a hop back that this worker cannot or may not run.
-    async fn release(&self, lease: &Lease, reason: &str) -> Result<(), WorkerError> {
+    pub(super) async fn release(&self, lease: &Lease, reason: &str) -> Result<(), WorkerError> {
         let request = ReleaseRequest {
             attempt_id: lease.attempt.to_vec(),
             epoch: lease.epoch,

@@ -1,17 +1,17 @@
-//! Requests of other processes (`claim`, `resubmit`) to the worker that holds the data folder: one file each, taken up
+//! Requests of other processes (`claim`, `resubmit`, `unpack`) to the worker that holds the data folder: one file each, taken up
 //! between two hops.
 
 use serde::{Deserialize, Serialize};
 
 use super::Agent;
-use crate::durable::write_atomic;
+use crate::durable::{remove_folder, write_atomic};
 use crate::error::WorkerError;
 use crate::folder::{Folder, to_json};
-use crate::journal::{Claim, Entry, WorkState};
+use crate::journal::{Claim, Entry, Finished, WorkState};
 use cipherhop_proto::{AttemptId, Nonce};
 
 /// What is asked of the running worker.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
     /// Work on this before anything else.
@@ -20,6 +20,8 @@ pub enum Request {
     Unclaim(Claim),
     /// Hand this finished result in again.
     Resubmit(AttemptId),
+    /// The result of a carried hop lies in the spool: hand it in.
+    Computed(AttemptId, Finished),
 }
 
 /// Leaves a request for the running worker.
@@ -56,6 +58,22 @@ impl Agent {
         match request {
             Request::Claim(claim) => self.record(Entry::Claimed(claim)),
             Request::Unclaim(claim) => self.record(Entry::Unclaimed(claim)),
+            Request::Computed(attempt, result) => {
+                let state = self.state();
+                match state.works.get(&attempt) {
+                    Some(work) if work.state.result().is_none() => {
+                        self.record(Entry::Moved {
+                            attempt,
+                            to: WorkState::Finished(result),
+                        })?;
+                        remove_folder(&self.folder.work(attempt))
+                    }
+                    _ => {
+                        tracing::warn!(%attempt, "a result came back that is not waited for");
+                        Ok(())
+                    }
+                }
+            }
             Request::Resubmit(attempt) => {
                 let state = self.state();
                 match state

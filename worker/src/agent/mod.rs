@@ -3,6 +3,7 @@
 
 mod acquire;
 mod attempt;
+mod away;
 mod deliver;
 mod fetch;
 mod follow;
@@ -12,6 +13,7 @@ mod lease;
 mod run;
 
 pub(crate) use acquire::PROGRAM_FORMATS;
+pub use away::Wanted;
 pub use deliver::{Delivery, deliver};
 pub use inbox::{Request, leave_request};
 pub use run::{Goal, run};
@@ -43,6 +45,8 @@ pub struct Options {
     pub cache_quota: u64,
     /// Most memory of a computation, bytes; `None` for what is available.
     pub memory: Option<u64>,
+    /// Memory of the machine that will compute, bytes, where it is not this one.
+    pub memory_elsewhere: Option<u64>,
     /// Work on chains whose parameter set protects nothing.
     pub allow_insecure: bool,
     /// When to work.

@@ -49,6 +49,7 @@ pub async fn run(
         end = work(agent, goal, idle_exit) => end,
         never = answering => never,
         never = agent.permit.follow() => match never {},
+        never = agent.keep_away() => match never {},
     }
 }
 
@@ -259,7 +260,7 @@ async fn chain_over(agent: &Agent, goal: Goal) -> ChainState {
 }
 
 /// Agrees on versions. False when the worker is to stop.
-async fn hello(agent: &Agent) -> Result<bool, WorkerError> {
+pub(super) async fn hello(agent: &Agent) -> Result<bool, WorkerError> {
     let request = HelloRequest {
         protocol_min: PROTOCOL_RANGE.0,
         protocol_max: PROTOCOL_RANGE.1,
@@ -303,8 +304,9 @@ const MOST_HELD: usize = 256;
 
 /// Attempts without an end, with results that were refused among them.
 fn held(state: &State) -> Vec<HeldAttempt> {
-    let open =
-        |work: &&Work| work.state.is_live() || matches!(work.state, WorkState::Parked { .. });
+    let open = |work: &&Work| {
+        work.state.is_live() || matches!(work.state, WorkState::Parked { .. } | WorkState::Away)
+    };
     let works: Vec<&Work> = state.works.values().filter(open).collect();
     let newest = works.iter().skip(works.len().saturating_sub(MOST_HELD));
     let held = newest.map(|work| HeldAttempt {

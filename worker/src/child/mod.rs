@@ -10,10 +10,12 @@ pub use runner::{Halt, Outcome, Runner};
 use std::path::PathBuf;
 
 use cipherhop_proto::Digest;
-use cipherhop_proto::v1::FailKind;
+use cipherhop_proto::v1::{BlobRole, FailKind};
 use serde::{Deserialize, Serialize};
 
-use crate::journal::Finished;
+use crate::cache::Cache;
+use crate::error::WorkerError;
+use crate::journal::{Finished, Lease};
 
 /// A file and the digest it has to have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +53,41 @@ pub struct Job {
     pub threads: usize,
     /// Memory to use, bytes.
     pub memory: u64,
+}
+
+impl Job {
+    /// For a lease whose blobs are all in the cache.
+    pub fn of(
+        lease: &Lease,
+        cache: &Cache,
+        work: PathBuf,
+        spool: PathBuf,
+        threads: usize,
+        memory: u64,
+    ) -> Result<Job, WorkerError> {
+        let file = |role: BlobRole| {
+            let blob = lease
+                .blob(role)
+                .ok_or_else(|| WorkerError::Answer(format!("no blob {}", role.as_str_name())))?;
+            Ok::<_, WorkerError>(CheckedFile {
+                path: cache.path(&blob.digest),
+                digest: blob.digest,
+            })
+        };
+        Ok(Job {
+            layer: lease.hop,
+            parameter_set: lease.parameter_set.clone(),
+            program: file(BlobRole::Program)?,
+            weights: file(BlobRole::Weights)?,
+            key_manifest: file(BlobRole::KeyManifest)?,
+            input: file(BlobRole::Input)?,
+            keys: cache.folder().to_owned(),
+            work,
+            spool,
+            threads,
+            memory,
+        })
+    }
 }
 
 /// Stages of the hop's bootstraps, seconds.

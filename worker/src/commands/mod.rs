@@ -6,9 +6,11 @@ mod config;
 mod control;
 mod doctor;
 mod enroll;
+mod pack;
 mod referee;
 mod resubmit;
 mod run;
+mod run_packed;
 mod status;
 mod watch;
 
@@ -71,6 +73,9 @@ pub async fn dispatch(cli: Cli, stop: CancellationToken) -> Result<(), WorkerErr
         Command::Resume => control::resume(&context),
         Command::Quit { no_wait } => control::quit(&context, !no_wait).await,
         Command::Config(command) => config::config(&context, command),
+        Command::Pack(options) => pack::pack(&context, options).await,
+        Command::RunPacked(options) => run_packed::run_packed(&context, options).await,
+        Command::Unpack(options) => pack::unpack(&context, options).await,
         Command::Resubmit(options) => resubmit::resubmit(&context, options).await,
         Command::Referee(options) => referee::referee(&context, options).await,
         Command::Doctor(options) => doctor::doctor(&context, options).await,

@@ -107,6 +107,7 @@ async fn send(context: &Context, attempts: Vec<AttemptId>) -> Result<(), WorkerE
         threads: machine::threads(),
         cache_quota: u64::MAX,
         memory: None,
+        memory_elsewhere: None,
         allow_insecure: true,
         hours: Hours::default(),
         clock: Arc::new(Minute::now),

@@ -23,6 +23,7 @@ pub(super) async fn run(context: &Context, options: Run) -> Result<(), WorkerErr
         threads: preferences.threads.value,
         cache_quota: preferences.cache.value,
         memory: preferences.memory.value,
+        memory_elsewhere: None,
         allow_insecure: preferences.allow_insecure.value,
         hours: preferences.hours.value,
         clock: Arc::new(Minute::now),

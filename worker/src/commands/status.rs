@@ -103,6 +103,7 @@ fn work_json(work: &Work) -> Value {
 fn work_line(work: &Work) -> String {
     let kept = match &work.state {
         WorkState::Finished(_) => ", to be handed in",
+        WorkState::Away => ", packed for another machine: `unpack` takes its result",
         WorkState::Parked { .. }
         | WorkState::Closed {
             result: Some(_), ..

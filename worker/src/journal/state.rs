@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::range::HopRange;
 
+/// Longest name of a chain or parameter set, bytes.
+const MAX_NAME: usize = 256;
+
 /// A wish of the volunteer, worked before anything else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
@@ -107,23 +110,36 @@ impl Lease {
                 .collect::<Result<_, String>>()?,
             expected_output_bytes: a.expected_output_bytes,
         };
+        match lease.problem() {
+            Some(problem) => Err(problem),
+            None => Ok(lease),
+        }
+    }
+
+    /// What is wrong with a lease that came from somewhere else.
+    pub fn problem(&self) -> Option<String> {
+        for text in [&self.chain_name, &self.parameter_set] {
+            if text.len() > MAX_NAME || text.chars().any(char::is_control) {
+                return Some("the name of its chain or parameter set cannot be shown".into());
+            }
+        }
         for role in [
             BlobRole::Program,
             BlobRole::Weights,
             BlobRole::KeyManifest,
             BlobRole::Input,
         ] {
-            match lease.blobs.iter().filter(|b| b.role == role as i32).count() {
+            match self.blobs.iter().filter(|b| b.role == role as i32).count() {
                 1 => {}
                 n => {
-                    return Err(format!(
+                    return Some(format!(
                         "{n} blobs of the role {} where one is needed",
                         role.as_str_name()
                     ));
                 }
             }
         }
-        Ok(lease)
+        None
     }
 
     /// The one blob of a role ([`Lease::from_wire`] has checked that it is there).
@@ -159,6 +175,8 @@ pub enum WorkState {
     Fetched,
     /// The computation was begun; checkpoints lie in the work folder.
     Computing,
+    /// Packed and carried to another machine, which computes it; this one does not.
+    Away,
     /// The result is in the spool and has to be handed in.
     Finished(Finished),
     /// The result was refused for this reason; it stays in the spool for `resubmit`.
@@ -184,6 +202,7 @@ impl WorkState {
             WorkState::Leased => "leased",
             WorkState::Fetched => "fetched",
             WorkState::Computing => "computing",
+            WorkState::Away => "away",
             WorkState::Finished(_) => "finished",
             WorkState::Parked { .. } => "parked",
             WorkState::Closed { .. } => "closed",

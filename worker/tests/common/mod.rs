@@ -387,6 +387,7 @@ pub fn agent(data: &Path, runner: Runner) -> Agent {
         threads: 1,
         cache_quota: 1 << 30,
         memory: None,
+        memory_elsewhere: None,
         allow_insecure: true,
         hours: cipherhop_worker::hours::Hours::default(),
         clock: Arc::new(cipherhop_worker::hours::Minute::now),

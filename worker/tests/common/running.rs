@@ -34,6 +34,14 @@ pub fn start_with(data: &Path, options: &[&str]) -> Running {
     Running { child, lines }
 }
 
+impl Drop for Running {
+    /// A test that fails leaves no worker behind.
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 impl Running {
     /// The next event of a kind.
     pub fn event(&mut self, kind: &str) -> Value {
