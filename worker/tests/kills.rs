@@ -51,8 +51,10 @@ const POINTS: &[(&str, u32, bool)] = &[
     ("closed.recorded", 1, false),
 ];
 
-/// How long a start may take to be killed or done.
+/// How long a start may take to be killed or done, counted in looks: time in which this test and the worker were
+/// stopped together does not count.
 const PATIENCE: Duration = Duration::from_secs(120);
+const LOOK: Duration = Duration::from_millis(3);
 /// How long the agent outlives its computing process.
 const SOON: Duration = Duration::from_millis(20);
 const LATER: Duration = Duration::from_millis(700);
@@ -153,16 +155,33 @@ impl Volunteer {
                 .collect::<Vec<_>>()
         });
         let begin = Instant::now();
+        let mut looks = PATIENCE.as_millis() / LOOK.as_millis();
         let status = loop {
             if let Some(status) = child.try_wait().unwrap() {
                 break status;
             }
-            assert!(begin.elapsed() < PATIENCE, "{point} is never reached");
+            looks -= 1;
+            if looks == 0 {
+                // What it said and what it remembers is all there is to find the reason by.
+                child.kill().unwrap();
+                child.wait().unwrap();
+                let said = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
+                let events = events.join().unwrap();
+                let tail = &events[events.len().saturating_sub(10)..];
+                let journal = std::fs::read_to_string(self.data.join("journal")).unwrap();
+                let journal: Vec<&str> = journal.lines().rev().take(8).collect();
+                panic!(
+                    "{point} is never reached: {:?} since the start {}, its last events {tail:?}, journal from its \
+                     end {journal:?}, said {said}",
+                    begin.elapsed(),
+                    self.starts
+                );
+            }
             if child_point && fired.exists() {
                 std::thread::sleep(if with_agent { SOON } else { LATER });
                 child.kill().unwrap();
             }
-            std::thread::sleep(Duration::from_millis(3));
+            std::thread::sleep(LOOK);
         };
         let said = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
         let end = match status.success() {
