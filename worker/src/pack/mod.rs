@@ -43,7 +43,9 @@ pub enum PackError {
     #[error("{0} is damaged: copy the pack again from where it was made")]
     Damaged(String),
     /// A blob on this machine is not what its name says.
-    #[error("{0} is damaged on this machine; it was removed: say the same command again")]
+    #[error(
+        "{0} is damaged on this machine, so no pack was made; what came from the coordinator is fetched anew: say the command again"
+    )]
     Source(String),
 }
 
