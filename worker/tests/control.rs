@@ -48,6 +48,16 @@ fn signal(pid: i32, signal: Signal) {
     kill(Pid::from_raw(pid), signal).unwrap();
 }
 
+/// What a command is told while the computing process stands still: on a fast machine it would be done with the hop
+/// before the command has started.
+fn told_meanwhile(running: &Running, data: &Path, arguments: &[&str]) -> Value {
+    let computing = running.children()[0];
+    signal(computing, Signal::SIGSTOP);
+    let answer = told(data, arguments);
+    signal(computing, Signal::SIGCONT);
+    answer
+}
+
 fn pid(running: &Running) -> i32 {
     i32::try_from(running.child.id()).unwrap()
 }
@@ -82,7 +92,8 @@ async fn a_paused_worker_rests_after_its_step_and_goes_on_from_there_when_resume
         (own.parse::<i32>().unwrap() + 7).min(19)
     );
 
-    assert_eq!(told(&data, &["pause"])["running"], true);
+    let answer = told_meanwhile(&running, &data, &["pause"]);
+    assert_eq!(answer["running"], true);
     running.event("halting");
     assert_eq!(running.event("resting")["until"], Value::Null);
     assert!(running.children().is_empty(), "nothing computes");
@@ -128,7 +139,7 @@ async fn a_worker_that_is_asked_to_quit_completes_its_step_and_the_next_one_goes
 
     let mut running = start_without_end(&data);
     assert!(running.event("computing")["steps_done"].as_u64().unwrap() >= 2);
-    assert_eq!(told(&data, &["quit"])["ended"], true);
+    told_meanwhile(&running, &data, &["quit", "--no-wait"]);
     assert_eq!(running.child.wait().unwrap().code(), Some(0));
 
     // Paused, too, it ends when asked to, and stays paused.
