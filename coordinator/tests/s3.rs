@@ -15,8 +15,9 @@ use cipherhop_coordinator::backup::{self, BackupError, Kept};
 use cipherhop_coordinator::blobs::{BlobStore, S3Blobs, S3Settings, read_all};
 use cipherhop_coordinator::doctor::{Finding, Grade, examine};
 use cipherhop_coordinator::store::{open_postgres, open_sqlite};
-use cipherhop_proto::client::{Backoff, Source, TransferPolicy, download, upload};
-use cipherhop_proto::{Digest, v1};
+use cipherhop_proto::client::{Backoff, Connection, Source, TransferPolicy, download, upload};
+use cipherhop_proto::status::reason_of;
+use cipherhop_proto::{Digest, Reason, v1};
 use common::*;
 use s3::{KEY_ID, S3, SECRET};
 use tempfile::TempDir;
@@ -247,6 +248,65 @@ fn moved(volunteer: &Volunteer, server: &Server) -> Volunteer {
     }
 }
 
+/// One stream of 1 MiB frames; the committed bytes.
+async fn append(connection: &Connection, upload_id: &[u8], at: usize, bytes: &[u8]) -> u64 {
+    let mut frames: Vec<v1::AppendRequest> = bytes
+        .chunks(MIB)
+        .map(|data| v1::AppendRequest {
+            data: data.to_vec(),
+            ..Default::default()
+        })
+        .collect();
+    frames[0].upload_id = upload_id.to_vec();
+    frames[0].offset = at as u64;
+    let mut blobs = connection.blob();
+    let answer = blobs.append(futures::stream::iter(frames)).await;
+    answer.unwrap().into_inner().committed
+}
+
+/// What the client then does by itself: it finds nothing to mend and sends the whole again.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_with_other_bytes_is_refused_and_starts_anew() {
+    let s3 = S3::start().await;
+    let server = serve_on(&s3, tempfile::tempdir().unwrap()).await;
+    let owner = server.owner().await;
+    let bytes = content(6 * MIB + 1);
+    let mut damaged = bytes.clone();
+    damaged[3 * MIB] ^= 1;
+    let blob = blob_ref(&bytes, v1::BlobRole::EvaluationKey);
+    let open = v1::OpenUploadRequest {
+        blob: Some(blob.clone()),
+        ..Default::default()
+    };
+    let opened = owner.blob().open_upload(open.clone()).await.unwrap();
+    let upload_id = opened.into_inner().upload_id;
+    append(&owner, &upload_id, 0, &damaged).await;
+    let finish = v1::FinishRequest {
+        upload_id: upload_id.clone(),
+    };
+    let refused = reason(owner.blob().finish(finish).await);
+    assert_eq!(refused, Reason::BlobDigestMismatch);
+    let chunks = v1::ListChunksRequest {
+        upload_id,
+        ..Default::default()
+    };
+    let refused = owner.blob().list_chunks(chunks).await.err().unwrap();
+    assert_eq!(reason_of(&refused), Some(Reason::UploadNotFound));
+    assert_eq!((s3.objects(), s3.loose_parts()), (vec![], 0));
+    let again = owner.blob().open_upload(open).await.unwrap().into_inner();
+    assert_eq!((again.complete, again.committed), (false, 0));
+    let source = Source::Bytes(&bytes);
+    upload(&owner, &blob, source, None, &policy(), &|_| ())
+        .await
+        .unwrap();
+    assert!(
+        read_all(&s3.open().await, Digest::of(&bytes), u64::MAX)
+            .await
+            .unwrap()
+            == bytes
+    );
+}
+
 /// Two coordinators on one PostgreSQL database and one bucket: each does with the other's uploads what it would do with
 /// its own.
 #[tokio::test(flavor = "multi_thread")]
@@ -278,26 +338,9 @@ async fn an_upload_goes_on_at_another_coordinator() {
             .unwrap()
             .into_inner();
         assert_eq!(opened.committed, at as u64);
-        let frames: Vec<v1::AppendRequest> = bytes[at..end]
-            .chunks(MIB)
-            .enumerate()
-            .map(|(number, data)| v1::AppendRequest {
-                upload_id: if number == 0 {
-                    opened.upload_id.clone()
-                } else {
-                    vec![]
-                },
-                offset: at as u64,
-                data: data.to_vec(),
-                ..Default::default()
-            })
-            .collect();
-        let answer = connection
-            .blob()
-            .append(futures::stream::iter(frames))
-            .await
-            .unwrap();
-        assert_eq!(answer.into_inner().committed, end as u64);
+        let upload_id = &opened.upload_id;
+        let committed = append(&connection, upload_id, at, &bytes[at..end]).await;
+        assert_eq!(committed, end as u64);
         at = end;
         if at == bytes.len() {
             let there = servers[1].connect(&token);

@@ -283,3 +283,16 @@ async fn a_finish_goes_on_when_its_caller_gives_up() {
     );
     assert_eq!(store.finish(id).await.unwrap(), bytes.len() as u64);
 }
+
+/// Without conditions two replicas could both believe to be the writer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storage_that_ignores_conditions_is_refused_and_nothing_stays_in_it() {
+    let s3 = S3::start_forgetful().await;
+    let error = S3Blobs::open(s3.settings(), 1 << 30).await.err().unwrap();
+    let text = error.to_string();
+    assert!(
+        text.contains("If-None-Match") && text.contains("MinIO"),
+        "{text}"
+    );
+    assert_eq!(s3.objects(), [] as [String; 0]);
+}

@@ -11,7 +11,9 @@ use cipherhop_coordinator::blobs::{S3Blobs, S3Settings};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
 use s3s::auth::SimpleAuth;
+use s3s::dto::*;
 use s3s::service::S3ServiceBuilder;
+use s3s::{S3Request, S3Response, S3Result};
 use s3s_fs::FileSystem;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -41,15 +43,60 @@ pub struct S3 {
     task: JoinHandle<()>,
 }
 
+/// A server that does as told without a look at the conditions, as older storages do.
+struct Forgetful(FileSystem);
+
+#[async_trait::async_trait]
+impl s3s::S3 for Forgetful {
+    async fn put_object(
+        &self,
+        mut request: S3Request<PutObjectInput>,
+    ) -> S3Result<S3Response<PutObjectOutput>> {
+        request.input.if_match = None;
+        request.input.if_none_match = None;
+        self.0.put_object(request).await
+    }
+
+    async fn get_object(
+        &self,
+        request: S3Request<GetObjectInput>,
+    ) -> S3Result<S3Response<GetObjectOutput>> {
+        self.0.get_object(request).await
+    }
+
+    async fn list_objects_v2(
+        &self,
+        request: S3Request<ListObjectsV2Input>,
+    ) -> S3Result<S3Response<ListObjectsV2Output>> {
+        self.0.list_objects_v2(request).await
+    }
+
+    async fn delete_object(
+        &self,
+        request: S3Request<DeleteObjectInput>,
+    ) -> S3Result<S3Response<DeleteObjectOutput>> {
+        self.0.delete_object(request).await
+    }
+}
+
 impl S3 {
     pub async fn start() -> S3 {
+        S3::start_as(false).await
+    }
+
+    /// One that ignores conditions.
+    pub async fn start_forgetful() -> S3 {
+        S3::start_as(true).await
+    }
+
+    async fn start_as(forgetful: bool) -> S3 {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join(BUCKET)).unwrap();
         let plan = Arc::new(Plan::default());
         plan.left.store(-1, Ordering::SeqCst);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let task = serve(listener, dir.path(), plan.clone());
+        let task = serve(listener, dir.path(), plan.clone(), forgetful);
         let text =
             format!("[default]\naws_access_key_id = {KEY_ID}\naws_secret_access_key = {SECRET}\n");
         std::fs::write(dir.path().join("credentials"), text).unwrap();
@@ -66,7 +113,7 @@ impl S3 {
         self.stop().await;
         self.plan.left.store(-1, Ordering::SeqCst);
         let listener = TcpListener::bind(self.address).await.unwrap();
-        self.task = serve(listener, self.dir.path(), self.plan.clone());
+        self.task = serve(listener, self.dir.path(), self.plan.clone(), false);
     }
 
     pub async fn stop(&mut self) {
@@ -174,8 +221,12 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     all
 }
 
-fn serve(listener: TcpListener, root: &Path, plan: Arc<Plan>) -> JoinHandle<()> {
-    let mut builder = S3ServiceBuilder::new(FileSystem::new(root).unwrap());
+fn serve(listener: TcpListener, root: &Path, plan: Arc<Plan>, forgetful: bool) -> JoinHandle<()> {
+    let files = FileSystem::new(root).unwrap();
+    let mut builder = match forgetful {
+        true => S3ServiceBuilder::new(Forgetful(files)),
+        false => S3ServiceBuilder::new(files),
+    };
     builder.set_auth(SimpleAuth::from_single(KEY_ID, SECRET));
     let s3 = builder.build();
     tokio::spawn(async move {

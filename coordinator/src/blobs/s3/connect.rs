@@ -200,6 +200,7 @@ pub(super) fn client(settings: &S3Settings) -> Result<AmazonS3, S3Error> {
         .with_bucket_name(&settings.bucket)
         .with_region(region)
         .with_client_options(options)
+        .with_disable_bulk_delete(true) // one at a time is all we do, and every storage knows it
         .with_retry(RetryConfig {
             backoff: BackoffConfig {
                 init_backoff: Duration::from_millis(100),
@@ -268,10 +269,8 @@ pub(super) async fn probe(
         Ok(())
     }
     .await;
-    match result {
-        Ok(()) => client.delete(&path).await.map_err(explained),
-        Err(error) => Err(error),
-    }
+    let removed = client.delete(&path).await.map_err(explained);
+    result.and(removed)
 }
 
 /// A failure of the storage and what to do about it.
