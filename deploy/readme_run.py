@@ -160,7 +160,7 @@ def play(programs, folder, operator, newcomer, later, owner, background):
     for line in owner:
         if line.startswith("export "):
             holder.export(line)
-        elif line.startswith(("cipherhop-owner chain wait", "cipherhop-owner chain result")):
+        elif line.startswith(tuple(f"cipherhop-owner chain {do}" for do in ("wait", "result", "verify"))):
             waiting.append(line)
         else:
             holder.run(line)

@@ -5,7 +5,8 @@
 #
 # --config: settings of the new coordinator; where its blobs are in a bucket, they are put there. BACKUP is one backup, or a folder of them made by backup.sh: then the newest. DIR must be new or empty. A backup of a PostgreSQL
 # database needs CIPHERHOP_DATABASE_URL with the address of an empty one, and pg_restore. Then start the coordinator on
-# DIR: volunteers hand in again what they finished since, tokens made since are unknown, the admin token is a new one.
+# DIR: volunteers hand in again what they finished since, tokens made since are unknown, the admin token is a new one. Put your copy of
+# ledger.key into DIR before the start, or the archive is signed with a new key from then on.
 set -euo pipefail
 
 from="" data="" config=()

@@ -29,6 +29,8 @@ pub struct Config {
     pub server: Server,
     /// How often a caller may call.
     pub limits: Limits,
+    /// The signatures of the archive.
+    pub ledger: LedgerSettings,
 }
 
 /// How volunteers are treated.
@@ -189,6 +191,16 @@ impl Default for Limits {
             unknown_burst: 100,
         }
     }
+}
+
+/// The signatures of the archive.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LedgerSettings {
+    /// File with the secret key (64 hexadecimal digits) that signs the archive's rows; without it ledger.key in the data
+    /// folder, which `serve` makes. Coordinators that share a database need the same key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<PathBuf>,
 }
 
 /// Why a configuration was refused.

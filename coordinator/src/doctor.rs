@@ -14,10 +14,12 @@ use sqlx::{ConnectOptions, Connection};
 
 use crate::config::Config;
 use crate::database::DatabaseUrl;
+use crate::ledger_key;
 use crate::metrics::Disk;
 use crate::tls::ServerCertificate;
 
 mod blobs;
+mod ledger;
 
 /// How serious a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,6 +56,9 @@ pub struct Finding {
 
 /// How far the database's clock may be from this machine's.
 const CLOCKS_APART: Duration = Duration::from_secs(5);
+
+/// The migration since which rows of the archive are signed.
+const SIGNED_LEDGER: i64 = 5;
 
 struct Findings(Vec<Finding>);
 
@@ -110,6 +115,10 @@ pub async fn examine_with(
         Ok(Some(rows)) => {
             blobs::compare(data, &config, bucket.as_ref(), &rows.blobs, &mut found).await;
             work(&rows, &mut found);
+            if let Some(archive) = &rows.archive {
+                let key = ledger_key::path(data, &config.ledger);
+                ledger::judge(archive, &key, &mut found);
+            }
         }
         Ok(None) => {}
         Err(e) => found.add(
@@ -223,6 +232,8 @@ fn disk(data: &Path, headroom_bytes: u64, found: &mut Findings) {
 struct Rows {
     /// Complete blobs and their sizes.
     blobs: Vec<(Vec<u8>, i64)>,
+    /// Where the schema is not older than signatures.
+    archive: Option<ledger::Archive>,
     stuck: i64,
     quarantined: i64,
 }
@@ -234,10 +245,25 @@ macro_rules! rows {
             .fetch_all(&mut $connection)
             .await?;
         schema(&$migrator, &applied, $found);
+        let archive = match applied.contains(&SIGNED_LEDGER) {
+            false => None,
+            true => Some(ledger::Archive {
+                rows: sqlx::query_as(ledger::ROWS)
+                    .fetch_all(&mut $connection)
+                    .await?,
+                attempts: sqlx::query_as(ledger::ATTEMPTS)
+                    .fetch_all(&mut $connection)
+                    .await?,
+                keys: sqlx::query_scalar("SELECT public_key FROM ledger_keys ORDER BY number")
+                    .fetch_all(&mut $connection)
+                    .await?,
+            }),
+        };
         let blobs = "SELECT digest, size FROM blobs WHERE state = 'Complete'";
         let stuck = "SELECT count(*) FROM chains WHERE state = 'Stuck'";
         let quarantined = "SELECT count(*) FROM devices WHERE state = 'Quarantined'";
         Rows {
+            archive,
             blobs: sqlx::query_as(blobs).fetch_all(&mut $connection).await?,
             stuck: sqlx::query_scalar(stuck)
                 .fetch_one(&mut $connection)

@@ -10,6 +10,7 @@ pub mod database;
 pub mod doctor;
 pub mod domain;
 pub mod http;
+pub mod ledger_key;
 pub mod metrics;
 mod present;
 pub mod service;

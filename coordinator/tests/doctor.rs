@@ -9,6 +9,10 @@ use std::process::Command;
 
 use cipherhop_coordinator::database::DatabaseUrl;
 use cipherhop_coordinator::doctor::{Finding, Grade, examine};
+use cipherhop_coordinator::domain::time::Timestamp;
+use cipherhop_coordinator::ledger_key;
+use cipherhop_proto::Digest;
+use cipherhop_proto::ledger::LedgerKey;
 use common::*;
 
 fn grade(findings: &[Finding], what: &str) -> Grade {
@@ -43,6 +47,8 @@ async fn what_is_wrong_is_named_and_nothing_else() {
         "blobs",
         "chains",
         "devices",
+        "ledger",
+        "ledger key",
     ] {
         assert_eq!(grade(&findings, what), Grade::Good, "{what}");
     }
@@ -78,6 +84,77 @@ async fn what_is_wrong_is_named_and_nothing_else() {
     std::fs::write(&config, "[blob]\n").unwrap();
     let findings = examine(data, Some(&config), None).await;
     assert_eq!(grade(&findings, "configuration"), Grade::Bad);
+}
+
+/// Rewritten rows, whole new ledgers by somebody without the key, and lost keys.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_archive_and_a_lost_ledger_key_are_found() {
+    let server = Server::start().await;
+    let data = server.dir.path();
+    let key = ledger_key::make(&data.join("ledger.key")).unwrap();
+    let now = Timestamp::from_micros(1_790_000_000_000_000);
+    server
+        .store
+        .sign_ledger(key.clone(), false, now)
+        .await
+        .unwrap();
+    let owner = server.owner().await;
+    let (ada, bob) = (server.volunteer("ada").await, server.volunteer("bob").await);
+    new_chain("demo", 2).create(&owner).await;
+    for volunteer in [&ada, &bob] {
+        let given = volunteer.acquire(5).await.unwrap();
+        volunteer.hand_in(&given, &output(0)).await.unwrap();
+    }
+    let findings = examine(data, None, None).await;
+    let ledger = findings.iter().find(|f| f.what == "ledger").unwrap();
+    assert_eq!(ledger.grade, Grade::Good, "{findings:?}");
+    let said = format!("1 signed with {}", key.public());
+    assert!(ledger.text.contains(&said), "{}", ledger.text);
+    assert_eq!(grade(&findings, "ledger key"), Grade::Good);
+
+    std::fs::remove_file(data.join("ledger.key")).unwrap();
+    let findings = examine(data, None, None).await;
+    assert_eq!(grade(&findings, "ledger key"), Grade::Warning);
+    ledger_key::make(&data.join("ledger.key")).unwrap();
+    let findings = examine(data, None, None).await;
+    assert_eq!(
+        grade(&findings, "ledger key"),
+        Grade::Warning,
+        "another key"
+    );
+
+    let url = format!("sqlite://{}", data.join("coordinator.db").display());
+    let mut db = <sqlx::SqliteConnection as sqlx::Connection>::connect(&url)
+        .await
+        .unwrap();
+    // A forged row with a right hash and a signature, but of a key that no coordinator had.
+    let hash: Vec<u8> = sqlx::query_scalar("SELECT hash FROM archive")
+        .fetch_one(&mut db)
+        .await
+        .unwrap();
+    let stranger = LedgerKey::from_secret(&[9; 32]).seal(Digest::from_slice(&hash).unwrap());
+    sqlx::raw_sql("DROP TRIGGER archive_rows_never_change")
+        .execute(&mut db)
+        .await
+        .unwrap();
+    let forge = "UPDATE archive SET signer = $1, signature = $2";
+    sqlx::query(forge)
+        .bind(stranger.signer.as_bytes().to_vec())
+        .bind(stranger.signature.to_vec())
+        .execute(&mut db)
+        .await
+        .unwrap();
+    let findings = examine(data, None, None).await;
+    assert_eq!(grade(&findings, "ledger"), Grade::Bad);
+    for change in [
+        "UPDATE archive SET signature = zeroblob(64)",
+        "UPDATE archive SET signer = NULL, signature = NULL, hop = 1",
+        "UPDATE archive SET digest = (SELECT digest FROM blobs WHERE digest <> archive.digest)",
+    ] {
+        sqlx::query(change).execute(&mut db).await.unwrap();
+        let findings = examine(data, None, None).await;
+        assert_eq!(grade(&findings, "ledger"), Grade::Bad, "{change}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -66,6 +66,9 @@ async fn die(place: &mut Place, death: &Death) {
         // Else there is nothing to make.
         let _ = std::fs::remove_file(place.data.join("admin.token"));
     }
+    if matches!(death, Death::At(name, _) if name.starts_with("ledger_key")) {
+        let _ = std::fs::remove_file(place.data.join("ledger.key"));
+    }
     let (mut child, fired) = place.start(Some(death));
     let log = || std::fs::read_to_string(place.log()).unwrap_or_default();
     match death {

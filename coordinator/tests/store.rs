@@ -66,6 +66,7 @@ suite! {
         a_device_keeps_one_key_and_its_invites_scope,
         a_signature_is_kept_with_the_submit_it_belongs_to,
         an_audit_entry_gets_its_outcome_once,
+        a_ledger_key_is_replaced_only_on_purpose,
         a_quarantined_device_gets_no_work_and_loses_its_leases,
         three_refuted_results_in_a_row_put_a_device_into_quarantine;
     blobs:

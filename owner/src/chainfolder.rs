@@ -52,6 +52,17 @@ pub struct ChainState {
     pub input: Option<Digest>,
     /// The coordinator has accepted the chain.
     pub created: bool,
+    /// Public keys the coordinator may sign the archive with, hex: the one it had when the chain was made, and those
+    /// trusted since.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ledger_keys: Vec<String>,
+    /// Rows from before the archive was signed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unsigned_rows: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// An opened chain folder.
@@ -72,6 +83,8 @@ impl ChainFolder {
                 chain_id: old.state.chain_id,
                 input: old.state.input,
                 created: old.state.created,
+                ledger_keys: old.state.ledger_keys.clone(),
+                unsigned_rows: old.state.unsigned_rows,
                 ..state
             };
             if same != old.state
@@ -185,6 +198,8 @@ pub fn new_state(
         allow_insecure: false,
         input: None,
         created: false,
+        ledger_keys: Vec::new(),
+        unsigned_rows: 0,
     })
 }
 

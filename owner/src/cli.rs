@@ -194,6 +194,8 @@ pub enum ChainCommand {
     Wait(ChainWait),
     /// Decrypt, show the next token and judge the accuracy.
     Result(ChainResult),
+    /// Check the archive's hash chain and signatures, and that the outputs are what it names.
+    Verify(ChainVerify),
 }
 
 /// `chain create`
@@ -255,6 +257,17 @@ pub struct ChainResult {
     /// Publish the rounded error figures of every hop.
     #[arg(long)]
     pub publish: bool,
+}
+
+/// `chain verify`
+#[derive(Debug, Args)]
+pub struct ChainVerify {
+    /// Folder made by chain create.
+    #[arg(long)]
+    pub chain: PathBuf,
+    /// Also trust this ledger key (64 hexadecimal digits, from the operator by another way) from now on.
+    #[arg(long, value_name = "KEY")]
+    pub trust_key: Option<String>,
 }
 
 /// `hop ...`

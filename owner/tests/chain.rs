@@ -18,6 +18,7 @@ use cipherhop_coordinator::{
 use cipherhop_proto::{
     Digest, Nonce, TokenId,
     client::{AttemptRef, BearerToken, ConnectOptions, Connection, Source, TransferPolicy, upload},
+    ledger::LedgerKey,
     v1::{self, acquire_response::Answer, submit_response::Outcome},
 };
 use serde_json::Value;
@@ -47,6 +48,8 @@ async fn coordinator(dir: &Path) -> Coordinator {
         account_name: "admin".into(),
     };
     store.create_token(new, clock.now()).await.unwrap();
+    let key = LedgerKey::from_secret(&[7; 32]);
+    store.sign_ledger(key, false, clock.now()).await.unwrap();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let stop = CancellationToken::new();
@@ -310,6 +313,49 @@ async fn a_chain_runs_from_keys_to_the_right_next_token_with_an_archive() {
     assert_eq!((code, value["hops"].as_u64()), (0, Some(3)));
     let read = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
     assert_eq!(read("exported.sha256"), read("archive/manifest.sha256"));
+
+    // The archive is signed with the key that the coordinator had when the chain was made.
+    let key = LedgerKey::from_secret(&[7; 32]).public().to_string();
+    assert_eq!(value["ledger_key"], key);
+    let (code, value) = run("chain verify --chain chain").await;
+    assert_eq!(code, 0, "{value}");
+    assert_eq!(
+        (&value["rows"], &value["signers"][&key]),
+        (&3.into(), &3.into())
+    );
+    let stranger = LedgerKey::from_secret(&[8; 32]).public().to_string();
+    let folder = read("chain/chain.json");
+    std::fs::write(
+        dir.join("chain/chain.json"),
+        folder.replace(&key, &stranger),
+    )
+    .unwrap();
+    let (code, value) = run("chain verify --chain chain").await;
+    assert_eq!((code, &value["accepted"]), (4, &false.into()), "{value}");
+    assert!(
+        value["problems"][0]
+            .as_str()
+            .unwrap()
+            .contains("--trust-key"),
+        "{value}"
+    );
+    let trust = format!("chain verify --chain chain --trust-key {key}");
+    assert_eq!(run(&trust).await.0, 0);
+    assert_eq!(run("chain verify --chain chain").await.0, 0);
+    // A coordinator that gives another output than the one its archive names, and one whose archive was rewritten.
+    let path = dir.join("coordinator/coordinator.db");
+    let mut db = <sqlx::SqliteConnection as sqlx::Connection>::connect(path.to_str().unwrap())
+        .await
+        .unwrap();
+    let rewrite = "DROP TRIGGER archive_rows_never_change; UPDATE archive SET at_us = at_us + 1 WHERE hop = 1";
+    sqlx::raw_sql(rewrite).execute(&mut db).await.unwrap();
+    let (code, value) = run("chain verify --chain chain").await;
+    assert_eq!(code, 1, "{value}");
+    let error = value["error"].as_str().unwrap();
+    assert!(
+        error.contains("tampered") && error.contains("position 1"),
+        "{error}"
+    );
 
     // A ciphertext of hop 0 is not hop 1's: the error figures say so.
     let (code, value) = run("hop check --chain chain --hop 1 --file archive/hop-000.ct").await;

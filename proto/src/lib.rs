@@ -6,6 +6,7 @@ pub mod client;
 pub mod digest;
 pub mod features;
 pub mod ids;
+pub mod ledger;
 pub mod manifest;
 pub mod reason;
 pub mod signing;

@@ -1,7 +1,7 @@
 //! Device keys: a device signs its enrolment and each of its results, the coordinator checks and keeps the signatures.
 //!
 //! What is signed begins with a domain of its own and has fixed lengths, so that no signature can stand for another
-//! statement.
+//! statement. The coordinator's ledger is signed in the same way ([`crate::ledger`]).
 
 use std::fmt;
 use std::str::FromStr;

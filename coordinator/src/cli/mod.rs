@@ -115,6 +115,9 @@ struct ServeArgs {
     /// Allow plaintext on an address that is not loopback: tokens can then be read on the network.
     #[arg(long)]
     insecure_bind: bool,
+    /// Sign the archive with this coordinator's ledger key from now on, where the database knows another one.
+    #[arg(long)]
+    replace_ledger_key: bool,
 }
 
 #[derive(Args, Debug)]

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cipherhop_proto::TokenId;
+use cipherhop_proto::signing::PublicKey;
 use fs4::fs_std::FileExt;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -19,10 +20,12 @@ use crate::blobs::{Blobs, LocalBlobs, S3Blobs, S3Error};
 use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
 use crate::database;
+use crate::domain::time::Timestamp;
 use crate::http::{self, Pages};
+use crate::ledger_key;
 use crate::metrics::{Counters, Disk};
 use crate::service::{self, Core};
-use crate::store::{AuditStart, NewToken, Role, Store};
+use crate::store::{AuditStart, LedgerKeyChange, NewToken, Role, Store};
 use crate::tasks;
 use crate::tls::ServerCertificate;
 
@@ -56,6 +59,11 @@ pub(super) async fn serve(args: ServeArgs, json: bool) -> Result<(), Failure> {
         .map_err(|e| Failure::other(format!("cannot open the database: {e}")))?;
     let blobs = open_blobs(&args.data, &config, &*store).await?;
     ensure_admin_token(&args.data, &*store, &*clock).await?;
+    // Only coordinators with a database server and a bucket can be several.
+    let alone = url.is_none() || config.blobs.bucket().is_none();
+    let replace = args.replace_ledger_key || alone;
+    let path = ledger_key::path(&args.data, &config.ledger);
+    sign_ledger(&path, &*store, replace, clock.now()).await?;
     let listener = TcpListener::bind(args.listen)
         .await
         .map_err(|e| Failure::other(format!("cannot listen on {}: {e}", args.listen)))?;
@@ -271,6 +279,45 @@ async fn ensure_admin_token(
     Ok(())
 }
 
+/// Takes up the key that signs the archive; makes one where there is none yet.
+async fn sign_ledger(
+    path: &Path,
+    store: &dyn Store,
+    replace: bool,
+    now: Timestamp,
+) -> Result<(), Failure> {
+    let database = |e| Failure::other(format!("the database failed: {e}"));
+    let another = |known: PublicKey| {
+        Failure::config(format!(
+            "the coordinators of this database sign the archive with the key {known}, and the secret to it is not in {}: \
+             bring it there, or name its file in ledger.key_file. Only if it is lost, or to change it on purpose, start \
+             one coordinator with --replace-ledger-key",
+            path.display()
+        ))
+    };
+    let key = match ledger_key::read(path).map_err(Failure::config)? {
+        Some(key) => key,
+        None => {
+            let known = store.ledger_keys().await.map_err(database)?;
+            if let Some(known) = known.last().filter(|_| !replace) {
+                return Err(another(*known));
+            }
+            ledger_key::make(path).map_err(Failure::config)?
+        }
+    };
+    let public = key.public();
+    let change = store.sign_ledger(key, replace, now).await;
+    match change.map_err(database)? {
+        LedgerKeyChange::Known => {}
+        LedgerKeyChange::First => tracing::info!(%public, "the archive is signed from now on"),
+        LedgerKeyChange::Replaced { before } => {
+            tracing::warn!(%public, %before, "the archive is signed with another key from now on: tell the key holders");
+        }
+        LedgerKeyChange::Refused { known } => return Err(another(known)),
+    }
+    Ok(())
+}
+
 /// The first SIGINT or SIGTERM asks for a shutdown, the second one ends the process at once.
 fn stop_on_signal(shutdown: CancellationToken) -> Result<(), Failure> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::other)?;
@@ -283,4 +330,30 @@ fn stop_on_signal(shutdown: CancellationToken) -> Result<(), Failure> {
         std::process::exit(1);
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::open_memory;
+
+    /// Several coordinators of one database: the second needs the key of the first.
+    #[tokio::test]
+    async fn a_coordinator_beside_others_needs_their_ledger_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let (first, second) = (dir.path().join("first"), dir.path().join("second"));
+        let now = Timestamp::from_micros(1_790_000_000_000_000);
+        let store = open_memory();
+        sign_ledger(&first, &*store, false, now).await.ok().unwrap();
+        sign_ledger(&first, &*store, false, now).await.ok().unwrap();
+        let refused = sign_ledger(&second, &*store, false, now).await;
+        let text = format!("{:?}", refused.err().unwrap());
+        assert!(text.contains("ledger.key_file"), "{text}");
+        assert!(!second.exists(), "a key that is of no use is not made");
+        ledger_key::make(&second).unwrap();
+        assert!(sign_ledger(&second, &*store, false, now).await.is_err());
+        assert_eq!(store.ledger_keys().await.unwrap().len(), 1);
+        sign_ledger(&second, &*store, true, now).await.ok().unwrap();
+        assert_eq!(store.ledger_keys().await.unwrap().len(), 2);
+    }
 }

@@ -1,7 +1,8 @@
-//! The archive's hash chain: each row's hash covers the row before it, so that no row can be
-//! changed, dropped or reordered unseen.
+//! The archive's rows, as the coordinator keeps them. Hashes and signatures: [`cipherhop_proto::ledger`].
 
-use cipherhop_proto::{AttemptId, ChainId, Digest, Hasher};
+use cipherhop_proto::ledger::{BrokenLedger, Checker, Entry, Seal};
+use cipherhop_proto::v1::VerificationMethod;
+use cipherhop_proto::{AttemptId, ChainId, Digest};
 
 use super::hop::Method;
 use super::time::Timestamp;
@@ -29,54 +30,41 @@ pub struct ArchiveRow {
     pub previous: Digest,
     /// Hash of this row.
     pub hash: Digest,
+    /// The coordinator's signature of the hash; none in rows from before ledgers were signed.
+    pub seal: Option<Seal>,
 }
-
-/// What the first row refers to.
-pub const GENESIS: Digest = Digest::from_bytes([0; 32]);
 
 impl ArchiveRow {
-    /// The hash this row must have: SHA-256 over its fields in order, integers little-endian.
+    /// What the row says.
+    pub fn entry(&self) -> Entry {
+        Entry {
+            chain: self.chain,
+            position: self.position,
+            generation: self.generation,
+            hop: self.hop,
+            output: self.digest,
+            method: match self.method {
+                Method::Archive => VerificationMethod::Archive,
+                Method::Quorum => VerificationMethod::Quorum,
+                Method::Trusted => VerificationMethod::Trusted,
+                Method::Referee => VerificationMethod::Referee,
+            },
+            attempts: self.attempts.clone(),
+            at_micros: self.at.micros(),
+        }
+    }
+
+    /// The hash this row must have.
     pub fn computed_hash(&self) -> Digest {
-        let mut hasher = Hasher::new();
-        hasher.update(b"cipherhop archive row v1\0");
-        hasher.update(self.previous.as_bytes());
-        hasher.update(self.chain.as_bytes());
-        hasher.update(&self.position.to_le_bytes());
-        hasher.update(&self.generation.to_le_bytes());
-        hasher.update(&self.hop.to_le_bytes());
-        hasher.update(self.digest.as_bytes());
-        hasher.update(&[match self.method {
-            Method::Archive => 1,
-            Method::Quorum => 2,
-            Method::Trusted => 3,
-            Method::Referee => 4,
-        }]);
-        hasher.update(&(self.attempts.len() as u64).to_le_bytes());
-        for attempt in &self.attempts {
-            hasher.update(attempt.as_bytes());
-        }
-        hasher.update(&self.at.micros().to_le_bytes());
-        hasher.finish()
+        self.entry().hash(&self.previous)
     }
 }
 
-/// An archive whose hash chain is broken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the archive's hash chain is broken at position {position}")]
-pub struct BrokenLedger {
-    /// First row that does not fit.
-    pub position: u64,
-}
-
-/// Checks positions, links and hashes of a whole archive in order.
-pub fn verify(rows: &[ArchiveRow]) -> Result<(), BrokenLedger> {
-    let mut previous = GENESIS;
-    for (position, row) in (0u64..).zip(rows) {
-        let linked = row.position == position && row.previous == previous;
-        if !linked || row.hash != row.computed_hash() {
-            return Err(BrokenLedger { position });
-        }
-        previous = row.hash;
+/// Checks positions, links, hashes and signatures of a chain's whole archive in order.
+pub fn verify(rows: &[ArchiveRow]) -> Result<Checker, BrokenLedger> {
+    let mut checker = Checker::default();
+    for row in rows {
+        checker.next(&row.entry(), row.previous, row.hash, row.seal.as_ref())?;
     }
-    Ok(())
+    Ok(checker)
 }

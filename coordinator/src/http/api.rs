@@ -24,7 +24,8 @@ pub(super) async fn chains(State(site): State<Site>) -> Result<Json<Value>, Prob
         .iter()
         .map(|chain| chain_json(&convert::chain(chain, now)))
         .collect();
-    Ok(Json(json!({ "chains": chains })))
+    let ledger_key = site.pages.store.ledger_key().map(|key| key.to_string());
+    Ok(Json(json!({ "chains": chains, "ledger_key": ledger_key })))
 }
 
 pub(super) async fn chain(

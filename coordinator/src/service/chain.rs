@@ -4,7 +4,7 @@ use std::pin::Pin;
 
 use cipherhop_proto::status::{bad_request, status};
 use cipherhop_proto::v1::chain_service_server::ChainService;
-use cipherhop_proto::{ChainId, Digest, Reason, manifest, v1};
+use cipherhop_proto::{ChainId, Digest, Reason, ledger, manifest, v1};
 use futures::Stream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -22,6 +22,8 @@ type Answered<T> = Result<Response<T>, Status>;
 
 /// Most evaluation keys of a chain.
 const MAX_KEYS: usize = 16_384;
+/// Most rows of the archive in one answer.
+const MAX_LEDGER_ROWS: usize = 1000;
 
 #[tonic::async_trait]
 impl ChainService for Core {
@@ -175,6 +177,27 @@ impl ChainService for Core {
             .map_err(of_store("export_archive"))?;
         Ok(Response::new(v1::ExportArchiveResponse {
             manifest: state.manifest(),
+            ledger_key: self.ledger_key(),
+        }))
+    }
+
+    async fn get_ledger(
+        &self,
+        request: Request<v1::GetLedgerRequest>,
+    ) -> Answered<v1::GetLedgerResponse> {
+        let identity = self.limited(&request, LOOK).await?;
+        let asked = request.into_inner();
+        let id = parse::field("chain_id", &asked.chain_id)?;
+        in_scope(&identity, id)?;
+        let archive = self.store.archive(id).await;
+        let archive = archive.map_err(of_store("get_ledger"))?;
+        let rows = archive.iter().filter(|row| row.position >= asked.position);
+        let mut rows = rows
+            .map(|row| ledger::message(&row.entry(), row.previous, row.hash, row.seal.as_ref()));
+        Ok(Response::new(v1::GetLedgerResponse {
+            rows: rows.by_ref().take(MAX_LEDGER_ROWS).collect(),
+            more: rows.next().is_some(),
+            ledger_key: self.ledger_key(),
         }))
     }
 

@@ -88,6 +88,12 @@ impl Core {
         Core { counters, ..self }
     }
 
+    /// The public key that the archive is signed with, as the wire carries it; empty where there is none.
+    fn ledger_key(&self) -> Vec<u8> {
+        let key = self.store.ledger_key();
+        key.map_or_else(Vec::new, |key| key.as_bytes().to_vec())
+    }
+
     /// Speaks TLS with this certificate; plaintext without it.
     pub fn with_tls(self, certificate: ServerCertificate) -> Core {
         Core {

@@ -71,6 +71,7 @@ impl VolunteerService for Core {
                 .map(|f| f.to_string())
                 .collect(),
             sync_seconds: self.config.volunteers.sync_seconds,
+            ledger_key: self.ledger_key(),
         }))
     }
 

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use cipherhop_proto::ledger::LedgerKey;
 use cipherhop_proto::signing::PublicKey;
 use cipherhop_proto::{AccountId, AttemptId, ChainId, DeviceId, Digest, TokenId, UploadId};
 use tokio::sync::watch;
@@ -145,6 +146,18 @@ pub trait Store: Send + Sync + 'static {
     async fn results(&self, id: ChainId) -> Result<Vec<HopResult>>;
     /// The archive's rows in order, all generations.
     async fn archive(&self, id: ChainId) -> Result<Vec<ArchiveRow>>;
+    /// From now on this process signs the archive's rows with the key. Where the database knows another one as the
+    /// newest, it is refused unless it is to replace that one.
+    async fn sign_ledger(
+        &self,
+        key: LedgerKey,
+        replace: bool,
+        now: Timestamp,
+    ) -> Result<LedgerKeyChange>;
+    /// The key this process signs the archive's rows with.
+    fn ledger_key(&self) -> Option<PublicKey>;
+    /// Every key that rows were or are signed with, the newest last.
+    async fn ledger_keys(&self) -> Result<Vec<PublicKey>>;
     /// Takes expected digests for hops; all or nothing; ARCHIVE_CONFLICT, HOP_NOT_FOUND.
     async fn import_archive(
         &self,

@@ -154,6 +154,15 @@ pub(super) trait Tx: Send {
     /// Position and hash of the newest row.
     async fn archive_tip(&mut self, chain: ChainId) -> Result<Option<(u64, Digest)>>;
     async fn insert_archive(&mut self, row: &ArchiveRow) -> Result<()>;
+    /// Every ledger key, the newest last.
+    async fn ledger_keys(&mut self) -> Result<Vec<PublicKey>>;
+    /// A newer ledger key; `number`: how many there were.
+    async fn insert_ledger_key(
+        &mut self,
+        number: u64,
+        key: PublicKey,
+        now: Timestamp,
+    ) -> Result<()>;
     async fn insert_credit(
         &mut self,
         attempt: AttemptId,

@@ -419,3 +419,22 @@ pub struct Overview {
     /// Sequence number of the newest event.
     pub newest_event: u64,
 }
+
+/// What a ledger key is to the database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LedgerKeyChange {
+    /// The newest one already.
+    Known,
+    /// The first one.
+    First,
+    /// It takes the place of another.
+    Replaced {
+        /// The one before.
+        before: PublicKey,
+    },
+    /// Another one is in use; nothing was changed.
+    Refused {
+        /// That one.
+        known: PublicKey,
+    },
+}

@@ -9,6 +9,7 @@ pub const POINTS: &[(&str, u32)] = &[
     ("migrate.after", 1),
     ("admin_token.stored", 1),
     ("admin_token.rename.before", 1),
+    ("ledger_key.rename.before", 1),
     // people
     ("audit.begun", 1),
     ("audit.done", 1),

@@ -1,7 +1,8 @@
 use cipherhop_coordinator::domain::attempt::AttemptState;
 use cipherhop_coordinator::domain::command::{Directive, Outcome, OutputCheck};
 use cipherhop_coordinator::domain::trust::DeviceState;
-use cipherhop_coordinator::store::{AuditStart, NewToken, ResultSignature, Role};
+use cipherhop_coordinator::store::{AuditStart, LedgerKeyChange, NewToken, ResultSignature, Role};
+use cipherhop_proto::ledger::LedgerKey;
 use cipherhop_proto::signing::{DeviceKey, ResultStatement};
 use cipherhop_proto::{ChainId, Digest, Reason, TokenId};
 
@@ -232,4 +233,31 @@ pub async fn an_audit_entry_gets_its_outcome_once(world: World) {
     assert!(entries[0].detail.len() <= 1024, "text is bounded");
     assert_eq!(store.audit(second, 10).await.unwrap().len(), 1);
     assert_eq!(store.audit(u64::MAX, 1).await.unwrap().len(), 1);
+}
+
+pub async fn a_ledger_key_is_replaced_only_on_purpose(mut world: World) {
+    let (a, b) = (
+        LedgerKey::from_secret(&[7; 32]),
+        LedgerKey::from_secret(&[8; 32]),
+    );
+    assert_eq!(world.store.ledger_key(), None);
+    let sign = async |world: &World, key: &LedgerKey, replace| {
+        let signing = world.store.sign_ledger(key.clone(), replace, world.now);
+        signing.await.unwrap()
+    };
+    let known = a.public();
+    assert_eq!(sign(&world, &a, false).await, LedgerKeyChange::First);
+    assert_eq!(sign(&world, &a, false).await, LedgerKeyChange::Known);
+    let refused = LedgerKeyChange::Refused { known };
+    world.restart().await;
+    assert_eq!(sign(&world, &b, false).await, refused);
+    let ours = world.store.ledger_key();
+    assert!(ours.is_none_or(|key| key == known), "{ours:?}");
+    let replaced = LedgerKeyChange::Replaced { before: known };
+    assert_eq!(sign(&world, &b, true).await, replaced);
+    let keys = world.store.ledger_keys().await.unwrap();
+    assert_eq!(keys, [known, b.public()]);
+    // An old coordinator that is started again does not take the place of the new key.
+    let refused = LedgerKeyChange::Refused { known: b.public() };
+    assert_eq!(sign(&world, &a, false).await, refused);
 }

@@ -4,6 +4,7 @@ use cipherhop_coordinator::domain::command::{Outcome, OutputCheck};
 use cipherhop_coordinator::domain::hop::{HopState, Method};
 use cipherhop_coordinator::domain::ledger;
 use cipherhop_coordinator::domain::trust::DeviceState;
+use cipherhop_proto::ledger::{BrokenLedger, LedgerKey};
 use cipherhop_proto::{Digest, Reason};
 
 use crate::world::{Device, OUTPUT_BYTES, World, holder, reason, second};
@@ -300,8 +301,14 @@ pub async fn i1_i2_a_chain_runs_to_its_end_with_one_archive_row_per_hop(mut worl
     let chain = world.archived_chain(hops, &[(2, digest("out 2"))]).await;
     let crowd = world.crowd(2).await;
     let mut head = 0;
+    let key = LedgerKey::from_secret(&[7; 32]);
     for hop in 0..hops {
         world.restart().await;
+        if hop > 0 {
+            // The first row is of a coordinator that did not sign yet.
+            let signing = world.store.sign_ledger(key.clone(), false, world.now);
+            signing.await.unwrap();
+        }
         let mut outcome = Outcome::Verifying;
         for device in &crowd {
             if outcome == Outcome::Matched {
@@ -323,14 +330,17 @@ pub async fn i1_i2_a_chain_runs_to_its_end_with_one_archive_row_per_hop(mut worl
     );
     let archive = world.store.archive(chain).await.unwrap();
     assert_eq!(archive.len(), hops as usize);
-    ledger::verify(&archive).unwrap();
+    let checked = ledger::verify(&archive).unwrap();
+    assert_eq!((checked.rows(), checked.unsigned()), (5, 1));
+    assert_eq!(checked.signers(), [(key.public(), 4)]);
     for (hop, row) in (0..).zip(&archive) {
         assert_eq!((row.hop, row.digest), (hop, digest(&format!("out {hop}"))));
         assert_eq!(row.attempts.len(), if hop == 2 { 1 } else { 2 });
     }
     let mut forged = archive.clone();
     forged[1].digest = digest("forged");
-    assert_eq!(ledger::verify(&forged).unwrap_err().position, 1);
+    let broken = BrokenLedger::Chain { position: 1 };
+    assert_eq!(ledger::verify(&forged).unwrap_err(), broken);
     assert_eq!(
         *world.events(chain).await.last().unwrap(),
         "chain.completed"

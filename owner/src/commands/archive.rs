@@ -49,7 +49,7 @@ pub async fn export(args: &ArchiveExport, out: &Output) -> anyhow::Result<Outcom
     std::fs::write(&args.out, &answer.manifest)
         .with_context(|| format!("cannot write {}", args.out.display()))?;
     out.result(
-        &json!({ "hops": digests.len(), "manifest": args.out }),
+        &json!({ "hops": digests.len(), "manifest": args.out, "ledger_key": hex::encode(&answer.ledger_key) }),
         &format!("{} digests in {}", digests.len(), args.out.display()),
     )?;
     Ok(Outcome::Success)

@@ -27,7 +27,10 @@ use crate::{
     Cryptor, EvalKeyGen,
     chainfolder::{ChainFolder, ChainState, new_state},
     cli::ChainCreate,
-    commands::prompt::{Limit, private_tokens},
+    commands::{
+        ledger::current_key,
+        prompt::{Limit, private_tokens},
+    },
     files::{read_bounded, write_private},
     keyfolder::{KeyFolder, KnownKey, known_name, system_rng},
     reference::{Reference, check_model, rotator},
@@ -149,6 +152,10 @@ pub async fn run(args: &ChainCreate, out: &Output) -> anyhow::Result<Outcome> {
     .await
     .context("creating the chain")?;
     folder.state.created = true;
+    if folder.state.ledger_keys.is_empty() {
+        let key = current_key(&folder.connect()?, folder.state.chain_id).await?;
+        folder.state.ledger_keys.extend(key);
+    }
     folder.save()?;
 
     let seconds = started.elapsed().as_secs_f64();

@@ -6,6 +6,7 @@ pub mod chain;
 pub mod create;
 pub mod hop;
 pub mod keygen;
+pub mod ledger;
 pub mod model;
 pub mod prompt;
 
@@ -25,6 +26,7 @@ pub async fn run(cli: Cli, out: &Output) -> anyhow::Result<Outcome> {
         Command::Chain(ChainCommand::Create(args)) => create::run(&args, out).await,
         Command::Chain(ChainCommand::Wait(args)) => chain::wait(&args, out).await,
         Command::Chain(ChainCommand::Result(args)) => chain::result(&args, out).await,
+        Command::Chain(ChainCommand::Verify(args)) => ledger::verify(&args, out).await,
         Command::Hop(HopCommand::Check(args)) => hop::check(&args, out).await,
         Command::Bench(args) => bench::run(&args, out),
         Command::Completions(shell) => {

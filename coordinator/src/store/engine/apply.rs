@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use cipherhop_proto::ledger::GENESIS;
 use cipherhop_proto::{ChainId, Reason};
 
 use super::Work;
@@ -10,7 +11,7 @@ use crate::domain::chain::Chain;
 use crate::domain::command::{Acceptance, Command, Effects, State};
 use crate::domain::decide;
 use crate::domain::hop::{Hop, HopState};
-use crate::domain::ledger::{ArchiveRow, GENESIS};
+use crate::domain::ledger::ArchiveRow;
 use crate::domain::time::Timestamp;
 use crate::domain::trust::{DeviceState, Pace, Verdict};
 use crate::store::types::{Result, StoreError};
@@ -202,8 +203,10 @@ impl Work {
             at: now,
             previous: tip.map_or(GENESIS, |(_, hash)| hash),
             hash: GENESIS,
+            seal: None,
         };
         row.hash = row.computed_hash();
+        row.seal = self.ledger.get().map(|key| key.seal(row.hash));
         self.tx.insert_archive(&row).await
     }
 

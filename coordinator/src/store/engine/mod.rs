@@ -13,10 +13,11 @@ mod trail;
 mod work;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use cipherhop_proto::ledger::LedgerKey;
 use cipherhop_proto::signing::PublicKey;
 use cipherhop_proto::{AccountId, AttemptId, ChainId, DeviceId, Digest, Reason, TokenId, UploadId};
 use tokio::sync::watch;
@@ -77,6 +78,8 @@ pub(super) struct Engine<B> {
     backend: B,
     changes: watch::Sender<u64>,
     known: Arc<Known>,
+    /// Signs the archive's rows, once it is given.
+    ledger: Arc<OnceLock<LedgerKey>>,
 }
 
 impl<B: Backend> Engine<B> {
@@ -91,6 +94,7 @@ impl<B: Backend> Engine<B> {
             backend,
             changes,
             known: Arc::default(),
+            ledger: Arc::default(),
         }
     }
 
@@ -99,6 +103,7 @@ impl<B: Backend> Engine<B> {
             tx,
             last_event: 0,
             known: self.known.clone(),
+            ledger: self.ledger.clone(),
         }
     }
 
@@ -134,6 +139,7 @@ struct Work {
     /// Sequence number of the newest event appended here.
     last_event: u64,
     known: Arc<Known>,
+    ledger: Arc<OnceLock<LedgerKey>>,
 }
 
 #[async_trait]
@@ -284,6 +290,31 @@ impl<B: Backend> Store for Engine<B> {
         let mut work = self.read().await?;
         work.chain(id).await?;
         work.tx.archive(id).await
+    }
+
+    async fn sign_ledger(
+        &self,
+        key: LedgerKey,
+        replace: bool,
+        now: Timestamp,
+    ) -> Result<LedgerKeyChange> {
+        let public = key.public();
+        let change = transaction!(self, work => {
+            work.register_ledger_key(public, replace, now).await
+        })?;
+        if !matches!(change, LedgerKeyChange::Refused { .. }) {
+            // A process has one key as long as it runs.
+            let _ = self.ledger.set(key);
+        }
+        Ok(change)
+    }
+
+    fn ledger_key(&self) -> Option<PublicKey> {
+        self.ledger.get().map(LedgerKey::public)
+    }
+
+    async fn ledger_keys(&self) -> Result<Vec<PublicKey>> {
+        self.look().await?.tx.ledger_keys().await
     }
 
     async fn import_archive(

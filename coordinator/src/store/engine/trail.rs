@@ -1,4 +1,4 @@
-//! What must be on record: device keys, signatures of results, and what operators did.
+//! What must be on record: device keys and the ledger's, signatures of results, and what operators did.
 
 use cipherhop_proto::signing::PublicKey;
 use cipherhop_proto::{DeviceId, Reason};
@@ -8,7 +8,9 @@ use crate::domain::attempt::Claim;
 use crate::domain::chain::MAX_TEXT_BYTES;
 use crate::domain::command::{Holder, OutputCheck, Refusal};
 use crate::domain::time::Timestamp;
-use crate::store::types::{AuditStart, Result, ResultSignature, StoreError, Submitted};
+use crate::store::types::{
+    AuditStart, LedgerKeyChange, Result, ResultSignature, StoreError, Submitted,
+};
 
 impl Work {
     /// Binds a key to a device, once: the same again changes nothing, anything else is refused.
@@ -31,6 +33,25 @@ impl Work {
             return Err(Refusal::new(Reason::DeviceKeyInvalid, detail).into());
         }
         self.tx.insert_device_key(device, key, now).await
+    }
+
+    /// Makes a key the ledger's newest one. What nobody replaces on purpose stays.
+    pub(super) async fn register_ledger_key(
+        &mut self,
+        key: PublicKey,
+        replace: bool,
+        now: Timestamp,
+    ) -> Result<LedgerKeyChange> {
+        let known = self.tx.ledger_keys().await?;
+        let change = match known.last().copied() {
+            Some(newest) if newest == key => return Ok(LedgerKeyChange::Known),
+            Some(newest) if !replace => return Ok(LedgerKeyChange::Refused { known: newest }),
+            Some(before) => LedgerKeyChange::Replaced { before },
+            None => LedgerKeyChange::First,
+        };
+        let number = known.len() as u64;
+        self.tx.insert_ledger_key(number, key, now).await?;
+        Ok(change)
     }
 
     /// Takes a result, and keeps its signature.

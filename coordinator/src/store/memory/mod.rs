@@ -34,6 +34,7 @@ struct World {
     hops: BTreeMap<HopKey, Hop>,
     attempts: BTreeMap<AttemptId, Attempt>,
     archive: Vec<ArchiveRow>,
+    ledger_keys: Vec<PublicKey>,
     credits: BTreeMap<AttemptId, AccountId>,
     accuracies: BTreeMap<HopKey, Accuracy>,
     events: Vec<Event>,

@@ -395,6 +395,20 @@ impl Tx for MemoryTx {
         Ok(())
     }
 
+    async fn ledger_keys(&mut self) -> Result<Vec<PublicKey>> {
+        Ok(self.get().ledger_keys.clone())
+    }
+
+    async fn insert_ledger_key(
+        &mut self,
+        _number: u64,
+        key: PublicKey,
+        _now: Timestamp,
+    ) -> Result<()> {
+        self.edit().ledger_keys.push(key);
+        Ok(())
+    }
+
     async fn insert_credit(
         &mut self,
         attempt: AttemptId,

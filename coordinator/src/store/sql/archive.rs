@@ -1,11 +1,14 @@
 //! The archive's rows and accuracy figures.
 
+use cipherhop_proto::ledger::Seal;
+use cipherhop_proto::signing::PublicKey;
 use cipherhop_proto::{ChainId, Digest};
 use sqlx::query;
 
 use super::chains::{method_columns, method_of};
 use super::rows::{Columns, damaged, int, uuid};
 use crate::domain::ledger::ArchiveRow;
+use crate::domain::time::Timestamp;
 use crate::domain::view::Accuracy;
 use crate::store::types::Result;
 
@@ -31,6 +34,11 @@ pub(super) async fn archive(db: &mut Db, chain: ChainId) -> Result<Vec<ArchiveRo
             at: row.time("at_us")?,
             previous: row.bytes("previous")?,
             hash: row.bytes("hash")?,
+            seal: match (row.maybe_bytes("signer")?, row.maybe_bytes("signature")?) {
+                (Some(signer), Some(signature)) => Some(Seal { signer, signature }),
+                (None, None) => None,
+                _ => return Err(damaged("signature", "without its key, or the key alone")),
+            },
         });
     }
     let sql = "SELECT position, attempt_id FROM archive_attempts WHERE chain_id = $1
@@ -65,7 +73,8 @@ pub(super) async fn archive_tip(db: &mut Db, chain: ChainId) -> Result<Option<(u
 
 pub(super) async fn insert_archive(db: &mut Db, row: &ArchiveRow) -> Result<()> {
     let sql = "INSERT INTO archive (chain_id, position, generation, hop, digest, method, at_us,
-        previous, hash, alone) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+        previous, hash, alone, signer, signature)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
     let (method, alone) = method_columns(row.method);
     query(sql)
         .bind(uuid(row.chain.as_bytes()))
@@ -78,6 +87,8 @@ pub(super) async fn insert_archive(db: &mut Db, row: &ArchiveRow) -> Result<()> 
         .bind(row.previous.to_vec())
         .bind(row.hash.to_vec())
         .bind(alone)
+        .bind(row.seal.map(|seal| seal.signer.as_bytes().to_vec()))
+        .bind(row.seal.map(|seal| seal.signature.to_vec()))
         .execute(&mut *db)
         .await?;
     for attempt in &row.attempts {
@@ -91,6 +102,30 @@ pub(super) async fn insert_archive(db: &mut Db, row: &ArchiveRow) -> Result<()> 
             .execute(&mut *db)
             .await?;
     }
+    Ok(())
+}
+
+pub(super) async fn ledger_keys(db: &mut Db) -> Result<Vec<PublicKey>> {
+    let sql = "SELECT public_key FROM ledger_keys ORDER BY number";
+    let rows = query(sql).fetch_all(db).await?;
+    rows.iter()
+        .map(|row| Columns(row).bytes("public_key"))
+        .collect()
+}
+
+pub(super) async fn insert_ledger_key(
+    db: &mut Db,
+    number: u64,
+    key: PublicKey,
+    now: Timestamp,
+) -> Result<()> {
+    let sql = "INSERT INTO ledger_keys (number, public_key, since_us) VALUES ($1, $2, $3)";
+    query(sql)
+        .bind(int(number))
+        .bind(key.as_bytes().to_vec())
+        .bind(now.micros())
+        .execute(db)
+        .await?;
     Ok(())
 }
 

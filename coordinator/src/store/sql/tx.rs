@@ -251,6 +251,19 @@ impl Tx for SqlTx {
         archive::insert_archive(&mut self.tx, row).await
     }
 
+    async fn ledger_keys(&mut self) -> Result<Vec<PublicKey>> {
+        archive::ledger_keys(&mut self.tx).await
+    }
+
+    async fn insert_ledger_key(
+        &mut self,
+        number: u64,
+        key: PublicKey,
+        now: Timestamp,
+    ) -> Result<()> {
+        archive::insert_ledger_key(&mut self.tx, number, key, now).await
+    }
+
     async fn insert_credit(
         &mut self,
         attempt: AttemptId,
