@@ -4,7 +4,7 @@ rustc=$1
 shift
 case " $* " in
 *" --crate-name cipherhop_"* | *" --crate-name serde_json "* | *" --crate-name toml"* | *" --crate-name prost "* | \
-*" --crate-name safetensors "* | *" --crate-name tokenizers "* | *" --crate-name x509_parser "*)
+*" --crate-name safetensors "* | *" --crate-name tar "* | *" --crate-name tokenizers "* | *" --crate-name x509_parser "*)
   exec "$rustc" "$@" -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares

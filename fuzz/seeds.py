@@ -230,3 +230,20 @@ state += sha(state)[:16]
 slot = struct.pack("<QQ", 1, 10)
 slot += sha(slot)[:16]
 put(f"{corpus}/local_files", "upload", bytes([20]) + state + bytes(480) + slot)
+
+ID = "01010101-0101-0101-0101-010101010101"
+digest = lambda data: sha(data).hex()
+contents = {1: b"program", 3: b"weights", 2: b"manifest", 5: b"input"}
+blobs = [{"digest": digest(c), "size": len(c), "role": role, "name": ""} for role, c in contents.items()]
+lease = {"attempt": ID, "epoch": 1, "chain": ID, "chain_name": "demo", "hop": 0, "generation": 0, "program": digest(b"program"),
+         "parameter_set": "n11-INSECURE", "insecure": True, "blobs": blobs, "expected_output_bytes": 6}
+result = {"output": digest(b"output"), "output_size": 6, "trace": digest(b"trace"), "trace_size": 5, "trace_root": digest(b""),
+          "compute_seconds": 1.5}
+in_order = b"".join(sorted(contents.values(), key=sha))
+for name, result, data in [("work", None, in_order), ("done", result, b"outputtrace")]:
+    card = json.dumps({"format": "cipherhop-pack/1", "lease": lease, "result": result})
+    put(f"{corpus}/pack", name, b"c" + card.encode() + b"\0" + data)
+put(f"{corpus}/preferences", "hours", b"h22:00-07:00, 12:00-13:30")
+put(f"{corpus}/preferences", "always", b"halways")
+put(f"{corpus}/preferences", "file", b'fthreads = 2\nmemory = "8GiB"\ncache = "40GiB"\nhours = "22:00-07:00"\nnice = 10\n'
+    b'isa = "scalar"\nallow_insecure = false\n')

@@ -1,19 +1,31 @@
 //! The server's certificate: loading and checking the files, and making a pair for tests and small sites.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType,
     ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
 };
+use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tonic::transport::{Identity, ServerTlsConfig};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_stream::wrappers::ReceiverStream;
 use x509_parser::prelude::{ASN1Time, FromDer as _, X509Certificate};
 
 /// Longest wait for a client's side of the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Handshakes at a time.
+const HANDSHAKES: usize = 512;
+/// Wait after a connection that was not accepted.
+const PAUSE: Duration = Duration::from_millis(50);
 /// Less validity than this is worth a warning at every start.
 const RENEW_BEFORE: Duration = Duration::from_secs(14 * 24 * 3600);
 /// Largest file of certificates or of a key, bytes.
@@ -53,10 +65,28 @@ pub enum TlsError {
     Make(#[from] rcgen::Error),
 }
 
-/// A certificate chain with its key, ready for the server.
+/// What the next handshake shows.
+#[derive(Debug)]
+struct InUse(RwLock<Arc<CertifiedKey>>);
+
+impl ResolvesServerCert for InUse {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.get())
+    }
+}
+
+impl InUse {
+    fn get(&self) -> Arc<CertifiedKey> {
+        let current = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        current.clone()
+    }
+}
+
+/// A certificate chain with its key, ready for the server. Clones share what is in use.
 #[derive(Clone, Debug)]
 pub struct ServerCertificate {
-    config: ServerTlsConfig,
+    in_use: Arc<InUse>,
+    config: Arc<ServerConfig>,
     /// Subject of the server's own certificate.
     pub subject: String,
     /// Last moment of its validity, in words.
@@ -92,8 +122,9 @@ impl ServerCertificate {
             .key_provider
             .load_private_key(private)
             .map_err(|e| content(key, e.to_string()))?;
-        let _ = provider.install_default();
-        match rustls::sign::CertifiedKey::new(chain, signer).keys_match() {
+        let _ = provider.clone().install_default();
+        let certified = CertifiedKey::new(chain, signer);
+        match certified.keys_match() {
             Ok(()) => {}
             Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)) => {
                 return Err(TlsError::KeyMismatch {
@@ -107,10 +138,16 @@ impl ServerCertificate {
             .map_err(|e| content(certificate, format!("not an X.509 certificate: {e}")))?;
         let not_after = parsed.validity().not_after;
         let left = not_after.timestamp() - ASN1Time::now().timestamp();
+        let in_use = Arc::new(InUse(RwLock::new(Arc::new(certified))));
+        let mut config = ServerConfig::builder_with_provider(Arc::new(provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|e| content(certificate, e.to_string()))?
+            .with_no_client_auth()
+            .with_cert_resolver(in_use.clone());
+        config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(ServerCertificate {
-            config: ServerTlsConfig::new()
-                .identity(Identity::from_pem(&certificate_pem, &key_pem))
-                .timeout(HANDSHAKE),
+            in_use,
+            config: Arc::new(config),
             subject: parsed.subject().to_string(),
             not_after: not_after
                 .to_rfc2822()
@@ -119,9 +156,56 @@ impl ServerCertificate {
         })
     }
 
-    /// For the server.
-    pub(crate) fn config(&self) -> ServerTlsConfig {
-        self.config.clone()
+    /// From now on new connections see the other certificate; open ones go on.
+    pub fn replace(&self, other: &ServerCertificate) {
+        let mut current = self
+            .in_use
+            .0
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        *current = other.in_use.get();
+    }
+
+    /// Connections whose handshake is done. Each handshake runs on its own, so that a slow client keeps nobody.
+    pub(crate) fn accept(
+        &self,
+        listener: TcpListener,
+    ) -> ReceiverStream<std::io::Result<TlsStream<TcpStream>>> {
+        let acceptor = TlsAcceptor::from(self.config.clone());
+        let (sender, receiver) = mpsc::channel(16);
+        let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
+        tokio::spawn(async move {
+            loop {
+                let accepted = tokio::select! {
+                    accepted = listener.accept() => accepted,
+                    () = sender.closed() => return,
+                };
+                let stream = match accepted {
+                    Ok((stream, _)) => stream,
+                    Err(error) => {
+                        // Too many open files, or a client that is gone already.
+                        tracing::warn!(%error, "a connection was not accepted");
+                        tokio::time::sleep(PAUSE).await;
+                        continue;
+                    }
+                };
+                let _ = stream.set_nodelay(true);
+                let Ok(one) = handshakes.clone().acquire_owned().await else {
+                    return;
+                };
+                let (acceptor, sender) = (acceptor.clone(), sender.clone());
+                tokio::spawn(async move {
+                    let shaken = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await;
+                    drop(one);
+                    match shaken {
+                        Ok(Ok(stream)) => drop(sender.send(Ok(stream)).await),
+                        Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+                        Err(_) => tracing::debug!("a TLS handshake took too long"),
+                    }
+                });
+            }
+        });
+        ReceiverStream::new(receiver)
     }
 
     /// What an operator should know about the validity, if anything.
@@ -134,11 +218,8 @@ impl ServerCertificate {
                 "the certificate of {subject} expired on {not_after}: no client will connect; renew it, or set the clock"
             ));
         }
-        (self.left < RENEW_BEFORE).then(|| {
-            format!(
-                "the certificate of {subject} expires on {not_after}: renew it and restart the coordinator"
-            )
-        })
+        (self.left < RENEW_BEFORE)
+            .then(|| format!("the certificate of {subject} expires on {not_after}: renew it"))
     }
 }
 

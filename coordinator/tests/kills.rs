@@ -4,6 +4,8 @@
 //! Many kills, with figures as JSON: `KILLS=1000 cargo test -p cipherhop-coordinator --test kills -- --ignored --nocapture`.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+#[path = "kills/collector.rs"]
+mod collector;
 mod common;
 #[path = "kills/ledger.rs"]
 mod ledger;

@@ -249,3 +249,73 @@ fn serve_with_a_certificate_of_dev_cert_and_admin_commands_with_its_authority() 
             .contains("https://")
     );
 }
+
+/// The files are replaced and the process is told: new connections see the new certificate, nothing restarts.
+#[test]
+fn a_renewed_certificate_is_taken_up_at_sighup_and_a_broken_one_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = |name: &str| {
+        let out = dir.path().join(name);
+        let made = command(&["dev-cert", "--out", out.to_str().unwrap()]);
+        assert!(made.status.success(), "{made:?}");
+        out
+    };
+    let (first, second, tls) = (made("first"), made("second"), dir.path().join("tls"));
+    std::fs::create_dir(&tls).unwrap();
+    let install = |from: &Path| {
+        for name in ["server.pem", "server.key"] {
+            std::fs::copy(from.join(name), tls.join(name)).unwrap();
+        }
+    };
+    install(&first);
+    let data = dir.path().join("data");
+    let mut child = Process(
+        Command::new(PROGRAM)
+            .args(["serve", "--listen", "127.0.0.1:0", "--data"])
+            .arg(&data)
+            .arg("--tls-cert")
+            .arg(tls.join("server.pem"))
+            .arg("--tls-key")
+            .arg(tls.join("server.key"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
+    let mut line = String::new();
+    BufReader::new(child.0.stdout.as_mut().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    let url = line.trim().rsplit(' ').next().unwrap();
+    let trusts = |authority: &Path| {
+        let ca = authority.join("ca.pem");
+        let (data, ca) = (data.to_str().unwrap(), ca.to_str().unwrap());
+        let list = [
+            "chain",
+            "list",
+            "--data",
+            data,
+            "--coordinator",
+            url,
+            "--ca",
+            ca,
+        ];
+        command(&list).status.success()
+    };
+    assert!(trusts(&first) && !trusts(&second));
+    let process = nix::unistd::Pid::from_raw(child.0.id() as i32);
+    let hang_up = || nix::sys::signal::kill(process, nix::sys::signal::Signal::SIGHUP).unwrap();
+    install(&second);
+    assert!(trusts(&first), "not before it is told");
+    hang_up();
+    let begin = std::time::Instant::now();
+    while !trusts(&second) {
+        assert!(begin.elapsed() < Duration::from_secs(30), "never taken up");
+    }
+    assert!(!trusts(&first));
+    std::fs::write(tls.join("server.pem"), "half a file").unwrap();
+    hang_up();
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(trusts(&second), "the one before it stays");
+    assert!(child.0.try_wait().unwrap().is_none());
+}

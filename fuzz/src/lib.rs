@@ -13,6 +13,7 @@ mod models;
 mod rpc;
 mod scratch;
 mod text;
+mod volunteer;
 
 #[global_allocator]
 static HEAP: PeakAlloc = PeakAlloc;
@@ -89,6 +90,14 @@ pub const TARGETS: &[Target] = &[
         "local_files",
         scratch::prepare,
         files::local_files,
+        TEXT,
+        4 * MIB,
+    ),
+    target("pack", scratch::prepare, volunteer::pack, TEXT, 4 * MIB),
+    target(
+        "preferences",
+        scratch::prepare,
+        volunteer::preferences,
         TEXT,
         4 * MIB,
     ),

@@ -67,6 +67,7 @@ pub const CALLS: &[&str] = &[
     "AdminService/SetReferee",
     "AdminService/ListDevices",
     "AdminService/ListAudit",
+    "ChainService/GetLedger",
 ];
 
 /// What an input writes where a value is only known when the calls run: 16 of the same byte.

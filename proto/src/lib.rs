@@ -22,6 +22,9 @@ pub mod v1 {
     tonic::include_proto!("cipherhop.v1");
 }
 
+/// The contract as an encoded FileDescriptorSet, for gRPC server reflection.
+pub const FILE_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/v1.binpb"));
+
 /// Protocol versions this build speaks, lowest and highest.
 pub const PROTOCOL_RANGE: (u32, u32) = (1, 1);
 

@@ -130,7 +130,7 @@ reasons! {
     /// The device failed this hop last; another one goes first.
     DeviceFailedLast, "DEVICE_FAILED_LAST", FailedPrecondition, BackOff, "Another device tries first; after a while this one may again, and at once when the operator requeues the hop.";
     /// The device is too slow to finish the hop before its deadline.
-    DeviceTooSlow, "DEVICE_TOO_SLOW", FailedPrecondition, BackOff, "Use a faster machine or another chain; the measure is forgotten after a day.";
+    DeviceTooSlow, "DEVICE_TOO_SLOW", FailedPrecondition, BackOff, "Use a faster machine or another chain; the measure is forgotten after four deadlines, at most a day.";
     /// The device holds as many attempts as it may.
     DeviceBusy, "DEVICE_BUSY", ResourceExhausted, BackOff, "Finish or release an attempt first.";
     /// The machine has less memory than the chain's hops need.

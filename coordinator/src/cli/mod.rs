@@ -93,6 +93,9 @@ struct ServeArgs {
     /// what observers see: chains, names, progress, but no secret.
     #[arg(long, value_name = "ADDR")]
     http: Option<SocketAddr>,
+    /// A second address for operators: the same calls, and gRPC server reflection for general clients such as grpcurl.
+    #[arg(long, value_name = "ADDR")]
+    admin_listen: Option<SocketAddr>,
     /// Configuration file (TOML).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,

@@ -26,7 +26,7 @@ use crate::ledger_key;
 use crate::metrics::{Counters, Disk};
 use crate::service::{self, Core};
 use crate::store::{AuditStart, LedgerKeyChange, NewToken, Role, Store};
-use crate::tasks;
+use crate::tasks::{self, certificate};
 use crate::tls::ServerCertificate;
 
 pub(super) async fn serve(args: ServeArgs, json: bool) -> Result<(), Failure> {
@@ -42,12 +42,16 @@ pub(super) async fn serve(args: ServeArgs, json: bool) -> Result<(), Failure> {
         _ => None,
     };
     let plaintext_allowed = args.insecure_bind || config.server.allow_plaintext;
-    if certificate.is_none() && !args.listen.ip().is_loopback() && !plaintext_allowed {
+    let open = [Some(args.listen), args.admin_listen];
+    let mut open = open.into_iter().flatten().filter(|a| !a.ip().is_loopback());
+    if let Some(address) = open
+        .next()
+        .filter(|_| certificate.is_none() && !plaintext_allowed)
+    {
         return Err(Failure::config(format!(
-            "{} is not a loopback address and there is no certificate: tokens could be read on the network. Give \
+            "{address} is not a loopback address and there is no certificate: tokens could be read on the network. Give \
              --tls-cert and --tls-key (`cipherhop-coordinator dev-cert` makes some), or say --insecure-bind behind a \
-             proxy that speaks TLS",
-            args.listen
+             proxy that speaks TLS"
         )));
     }
     start_log(json);
@@ -76,6 +80,15 @@ pub(super) async fn serve(args: ServeArgs, json: bool) -> Result<(), Failure> {
             None => None,
         };
 
+    let admin = match args.admin_listen {
+        Some(address) => Some(TcpListener::bind(address).await.map_err(|e| {
+            Failure::other(format!(
+                "cannot listen on {address} for administration: {e}"
+            ))
+        })?),
+        None => None,
+    };
+
     let shutdown = CancellationToken::new();
     let reaper = tokio::spawn(tasks::reaper::run(
         store.clone(),
@@ -86,6 +99,12 @@ pub(super) async fn serve(args: ServeArgs, json: bool) -> Result<(), Failure> {
         tokio::spawn(database::keep_local_blobs(store.clone(), shutdown.clone()));
     }
     stop_on_signal(shutdown.clone())?;
+    let hangup = signal(SignalKind::hangup()).map_err(Failure::other)?;
+    let files = config.server.tls_certificate.clone();
+    let files = files.zip(config.server.tls_key.clone());
+    let files = files.map(|(certificate, key)| certificate::Files { certificate, key });
+    let reloaded = certificate.clone().zip(files);
+    tokio::spawn(certificate::run(reloaded, hangup, shutdown.clone()));
     let scheme = if certificate.is_some() {
         "https"
     } else {
@@ -123,6 +142,15 @@ pub(super) async fn serve(args: ServeArgs, json: bool) -> Result<(), Failure> {
         settings,
         shutdown.clone(),
     ));
+    if let Some(listener) = admin {
+        tracing::info!(address = %listener.local_addr().map_err(Failure::other)?, scheme, "admin listener");
+        let core = core.clone();
+        tokio::spawn(async move {
+            if let Err(error) = service::serve_admin(core, listener).await {
+                tracing::error!(%error, "the admin listener ended");
+            }
+        });
+    }
     let served = service::serve(core, listener).await;
     shutdown.cancel();
     let _ = tokio::time::timeout(std::time::Duration::from_secs(1), reaper).await;

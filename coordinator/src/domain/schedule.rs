@@ -13,7 +13,10 @@ use super::trust::Pace;
 
 /// Silent leases that may pile up on one hop before it waits for their hard deadlines.
 const MAX_SILENT: usize = 4;
-/// A measured pace is believed for so long; then the device may show another.
+/// A measured pace is believed for so many hard deadlines of the chain; then the device may show another. Else a chain
+/// starves whose last volunteers were slow once, for example because their link was cut.
+const PACE_DEADLINES: u32 = 4;
+/// And never for longer than this.
 const PACE_COUNTS: Duration = Duration::from_secs(24 * 3600);
 
 /// Distinct accounts behind each waiting result.
@@ -104,12 +107,10 @@ pub fn feasible(
     let (Some(pace), Some(middle)) = (pace, middle) else {
         return Ok(());
     };
-    if now.since(pace.at) > PACE_COUNTS {
-        return Ok(());
-    }
     let expected = middle.saturating_mul(pace.permille) / 1000;
     let deadline = policy.hard_deadline(p95);
-    if expected <= deadline {
+    let believed = deadline.saturating_mul(PACE_DEADLINES).min(PACE_COUNTS);
+    if expected <= deadline || now.since(pace.at) > believed {
         return Ok(());
     }
     let detail = format!(

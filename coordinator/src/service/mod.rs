@@ -8,10 +8,14 @@ use cipherhop_proto::v1::admin_service_server::AdminServiceServer;
 use cipherhop_proto::v1::blob_service_server::BlobServiceServer;
 use cipherhop_proto::v1::chain_service_server::ChainServiceServer;
 use cipherhop_proto::v1::volunteer_service_server::VolunteerServiceServer;
+use futures::Stream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
+use tonic::transport::server::Connected;
+use tonic_reflection::server::v1::{ServerReflection, ServerReflectionServer};
 
 use crate::blobs::Blobs;
 use crate::clock::Clock;
@@ -55,6 +59,7 @@ pub struct Core {
     publishing: Arc<orphans::DigestLocks>,
     board: Arc<arbitrate::Board>,
     tls: Option<ServerCertificate>,
+    reflection: bool,
     limits: Arc<limits::Limits>,
     counters: Arc<Counters>,
 }
@@ -79,6 +84,7 @@ impl Core {
             publishing: Arc::default(),
             board: Arc::default(),
             tls: None,
+            reflection: false,
             counters: Arc::default(),
         }
     }
@@ -105,6 +111,29 @@ impl Core {
 
 /// Serves until shutdown is asked for, then lets open calls end, but no longer than the configured time.
 pub async fn serve(core: Core, listener: TcpListener) -> Result<(), tonic::transport::Error> {
+    match core.tls.clone() {
+        Some(certificate) => serve_on(core, certificate.accept(listener)).await,
+        None => serve_on(core, TcpListenerStream::new(listener)).await,
+    }
+}
+
+/// The same, with server reflection beside it: what an operator's listener offers and the public one does not.
+pub async fn serve_admin(core: Core, listener: TcpListener) -> Result<(), tonic::transport::Error> {
+    let core = Core {
+        reflection: true,
+        ..core
+    };
+    serve(core, listener).await
+}
+
+/// The same over connections that were accepted elsewhere.
+pub async fn serve_on<S, IO, E>(core: Core, incoming: S) -> Result<(), tonic::transport::Error>
+where
+    S: Stream<Item = Result<IO, E>>,
+    IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+    IO::ConnectInfo: Clone + Send + Sync + 'static,
+    E: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     let (reporter, health) = tonic_health::server::health_reporter();
     reporter.set_serving::<VolunteerServiceServer<Core>>().await;
     reporter.set_serving::<ChainServiceServer<Core>>().await;
@@ -116,11 +145,8 @@ pub async fn serve(core: Core, listener: TcpListener) -> Result<(), tonic::trans
     let shutdown = core.shutdown.clone();
     let limit = Duration::from_secs(core.config.server.shutdown_seconds);
     let keepalive = Duration::from_secs(core.config.server.keepalive_seconds);
-    let mut builder = Server::builder();
-    if let Some(certificate) = &core.tls {
-        builder = builder.tls_config(certificate.config())?;
-    }
-    let server = builder
+    let reflection = core.reflection.then(reflection).flatten();
+    let server = Server::builder()
         .http2_keepalive_interval(Some(keepalive))
         .http2_keepalive_timeout(Some(keepalive))
         .tcp_nodelay(true)
@@ -130,6 +156,7 @@ pub async fn serve(core: Core, listener: TcpListener) -> Result<(), tonic::trans
         .initial_stream_window_size(4 << 20)
         .initial_connection_window_size(16 << 20)
         .add_service(health)
+        .add_optional_service(reflection)
         .add_service(
             VolunteerServiceServer::new(core.clone()).max_decoding_message_size(MESSAGE_CAP_BYTES),
         )
@@ -140,7 +167,7 @@ pub async fn serve(core: Core, listener: TcpListener) -> Result<(), tonic::trans
             BlobServiceServer::new(core.clone()).max_decoding_message_size(MESSAGE_CAP_BYTES),
         )
         .add_service(AdminServiceServer::new(core).max_decoding_message_size(MESSAGE_CAP_BYTES))
-        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), {
+        .serve_with_incoming_shutdown(incoming, {
             let shutdown = shutdown.clone();
             async move {
                 shutdown.cancelled().await;
@@ -156,4 +183,15 @@ pub async fn serve(core: Core, listener: TcpListener) -> Result<(), tonic::trans
             Ok(())
         }
     }
+}
+
+/// Server reflection of all services.
+fn reflection() -> Option<ServerReflectionServer<impl ServerReflection>> {
+    let built = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(cipherhop_proto::FILE_DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1();
+    built
+        .inspect_err(|error| tracing::error!(%error, "no server reflection"))
+        .ok()
 }

@@ -66,8 +66,10 @@ impl Core {
                 let _publishing = self.publishing.lock(blob.digest).await;
                 let row = self.store.blob(blob.digest).await;
                 if row.map_err(of_store("collect_orphans"))?.is_none() {
+                    cipherhop_failpoint::at("collect.remove.before");
                     let removed = self.blobs.remove(blob.digest, orphan).await;
                     if removed.map_err(of_blob)? {
+                        cipherhop_failpoint::at("collect.removed");
                         collected.blobs += 1;
                         tracing::info!(digest = %blob.digest, "bytes without a row were removed");
                     }
@@ -75,7 +77,9 @@ impl Core {
             }
         }
         for upload in self.blobs.abandoned(abandoned).await.map_err(of_blob)? {
+            cipherhop_failpoint::at("collect.discard.before");
             self.blobs.discard(upload).await.map_err(of_blob)?;
+            cipherhop_failpoint::at("collect.discarded");
             collected.uploads += 1;
             tracing::info!(%upload, "an upload was given up: no byte came for too long");
         }

@@ -10,10 +10,13 @@ use crate::service::Core;
 /// Time between two rounds.
 const EVERY: Duration = Duration::from_secs(3600);
 
+/// Longest wait for the first round.
+const FIRST: Duration = Duration::from_secs(60);
+
 /// One round soon after the start and one every hour, until `stop`. A failing store is logged and tried again.
 pub async fn run(core: Core, settings: BlobSettings, stop: CancellationToken) {
-    let mut wait = Duration::from_secs(60);
     let orphan = Duration::from_secs(settings.orphan_seconds);
+    let mut wait = FIRST.min(orphan);
     let abandoned = Duration::from_secs(settings.abandoned_upload_seconds);
     while stop
         .run_until_cancelled(tokio::time::sleep(wait))

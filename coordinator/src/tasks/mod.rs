@@ -1,4 +1,5 @@
 //! Work nobody asks for: safe to run anywhere, any number of times.
 
+pub mod certificate;
 pub mod collector;
 pub mod reaper;

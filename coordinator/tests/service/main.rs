@@ -8,6 +8,7 @@ mod access;
 mod care;
 mod chains;
 mod devices;
+mod reflection;
 mod replicas;
 mod results;
 mod uploads;

@@ -82,8 +82,12 @@ pub struct Connection {
 impl Connection {
     /// Checks the options and connects at the first call. Needs a tokio runtime.
     pub fn lazy(options: &ConnectOptions) -> Result<Connection, ClientError> {
-        let endpoint = endpoint(options)?;
-        let header = match &options.token {
+        Connection::over(endpoint(options)?.connect_lazy(), options.token.as_ref())
+    }
+
+    /// The same over a channel that was made elsewhere from [`endpoint`], for example over a simulated network.
+    pub fn over(channel: Channel, token: Option<&BearerToken>) -> Result<Connection, ClientError> {
+        let header = match token {
             None => None,
             Some(token) => {
                 let mut value: MetadataValue<Ascii> = format!("Bearer {}", token.0)
@@ -94,7 +98,7 @@ impl Connection {
             }
         };
         Ok(Connection {
-            channel: InterceptedService::new(endpoint.connect_lazy(), Bearer(header)),
+            channel: InterceptedService::new(channel, Bearer(header)),
         })
     }
 
@@ -134,7 +138,8 @@ pub async fn unary<T>(
     }
 }
 
-fn endpoint(options: &ConnectOptions) -> Result<Endpoint, ClientError> {
+/// Checks the options; the address with its time limits, keepalive and TLS.
+pub fn endpoint(options: &ConnectOptions) -> Result<Endpoint, ClientError> {
     let bad = |problem: &str| ClientError::Address {
         url: options.url.clone(),
         problem: problem.to_owned(),

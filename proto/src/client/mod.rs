@@ -10,7 +10,8 @@ mod upload;
 
 pub use backoff::Backoff;
 pub use connect::{
-    AuthChannel, BearerToken, ConnectOptions, Connection, LONG_POLL_DEADLINE, UNARY_DEADLINE, unary,
+    AuthChannel, BearerToken, ConnectOptions, Connection, LONG_POLL_DEADLINE, UNARY_DEADLINE,
+    endpoint, unary,
 };
 pub use download::download;
 pub use error::{ClientError, Refusal};
