@@ -1,6 +1,7 @@
 //! Memory of polynomials, kept for reuse: a fresh block of megabytes comes from the system page by page and
 //! zeroed, which costs as much as a transform of what is written into it.
 
+use rayon::prelude::*;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, PoisonError};
 
@@ -75,6 +76,20 @@ impl Pool {
     }
 }
 
+/// Words that a thread copies at a time.
+const PIECE: usize = 1 << 16;
+
+/// Copies words, on all threads where they are at hand.
+fn copy(to: &mut [u64], from: &[u64]) {
+    if rayon::current_thread_index().is_none() {
+        return to.copy_from_slice(from);
+    }
+    to.par_chunks_mut(PIECE)
+        .zip(from.par_chunks(PIECE))
+        .with_max_len(1)
+        .for_each(|(to, from)| to.copy_from_slice(from));
+}
+
 /// A fixed number of words.
 pub(crate) struct Buffer {
     /// at least `len` words
@@ -102,7 +117,7 @@ impl Buffer {
     pub(crate) fn copy_of(words: &[u64]) -> Buffer {
         match Buffer::recycled(words.len()) {
             Some(mut buffer) => {
-                buffer.copy_from_slice(words);
+                copy(&mut buffer, words);
                 buffer
             }
             None => Buffer::fresh(words.len(), || words.to_vec()),

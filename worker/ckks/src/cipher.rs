@@ -1,6 +1,7 @@
 //! Ciphertexts and plaintexts. A ciphertext carries its level and its scale row; the scale itself is a
 //! table entry, so no bookkeeping travels with the data.
 
+use crate::buffer::Buffer;
 use crate::context::Context;
 use crate::error::CkksError;
 use crate::keys::KeyId;
@@ -142,7 +143,7 @@ pub struct Plaintext {
     pub(crate) special: usize,
     pub(crate) kind: PlainKind,
     pub(crate) scale: ScaleId,
-    pub(crate) data: Vec<u64>,
+    pub(crate) data: Buffer,
 }
 
 impl Plaintext {

@@ -6,8 +6,8 @@ use crate::context::Context;
 use crate::convert::BaseConverter;
 use crate::error::CkksError;
 use crate::kernel::Raise;
-use crate::poly::{Domain, ExtPoly, Poly};
-use crate::switch::group_size;
+use crate::poly::{Domain, ExtPoly, Poly, most_limbs};
+use crate::switch::{cut_groups, groups};
 use rayon::prelude::*;
 
 impl Context {
@@ -56,6 +56,7 @@ impl Context {
             by_source
                 .into_par_iter()
                 .enumerate()
+                .with_max_len(most_limbs(n))
                 .for_each(|(i, components)| {
                     for (x, out) in x.iter().zip(components) {
                         let special = x.total() - x.limbs;
@@ -69,10 +70,12 @@ impl Context {
                     }
                 });
         }
-        let prepared: Vec<Buffer> = coefficients
+        let components: Vec<_> = coefficients
             .chunks_exact(k * n)
-            .map(|limbs| self.prepare(conv, &limbs.chunks_exact(n).collect::<Vec<_>>()))
+            .map(|limbs| (conv, limbs.chunks_exact(n).collect()))
             .collect();
+        let prepared = self.prepare(&components);
+        drop(components);
         drop(coefficients);
         let mut outs = x.map(|_| Poly::scratch(n, keep, Domain::Ntt));
         self.by_limbs(&mut outs, |first, outs| {
@@ -100,19 +103,18 @@ impl Context {
         task: impl Fn(usize, &mut [&mut [u64]]) + Send + Sync,
     ) {
         let n = self.n();
-        let size = group_size(polys.first().map_or(0, |p| p.limbs));
-        let mut groups: Vec<Vec<&mut [u64]>> = Vec::new();
+        let limbs = polys.first().map_or(0, |p| p.limbs);
+        let mut parts: Vec<(usize, Vec<&mut [u64]>)> =
+            groups(limbs).map(|g| (g.start, Vec::new())).collect();
         for poly in polys {
-            let parts = poly.data.chunks_mut(size * n);
-            groups.resize_with(parts.len(), Vec::new);
-            for (group, part) in groups.iter_mut().zip(parts) {
+            for ((_, group), (_, part)) in parts.iter_mut().zip(cut_groups(&mut poly.data, n)) {
                 group.push(part);
             }
         }
-        groups
+        parts
             .into_par_iter()
-            .enumerate()
-            .for_each(|(g, mut parts)| task(g * size, &mut parts));
+            .with_max_len(1)
+            .for_each(|(first, mut parts)| task(first, &mut parts));
     }
 
     /// Divides polynomials of one shape by the top prime, rounding to nearest.
@@ -126,10 +128,12 @@ impl Context {
         }
         let (n, top) = (self.n(), limbs - 1);
         let mut last = Buffer::scratch(C * n);
-        for (poly, last) in polys.iter().zip(last.chunks_exact_mut(n)) {
-            self.kernel()
-                .ntt_inverse_from(self.table(top), poly.limb(top), last);
-        }
+        last.par_chunks_exact_mut(n)
+            .zip(&polys[..])
+            .for_each(|(last, poly)| {
+                self.kernel()
+                    .ntt_inverse_from(self.table(top), poly.limb(top), last);
+            });
         let source = self.modulus(top).value();
         let mut outs = polys.map(|_| Poly::scratch(n, top, Domain::Ntt));
         self.by_limbs(&mut outs, |first, outs| {
@@ -157,6 +161,7 @@ impl Context {
         out.data
             .par_chunks_exact_mut(n)
             .enumerate()
+            .with_max_len(most_limbs(n))
             .for_each(|(i, out)| {
                 if i == 0 {
                     out.copy_from_slice(&low.data);

@@ -2,6 +2,7 @@
 //! the value at zeta^(5^j). A fixed network of f64 + - * and a rounding to nearest even make it
 //! deterministic. A vector of period B lives in Z[X^(N/2B)] and is encoded in the ring of degree 2B.
 
+use crate::buffer::Buffer;
 use crate::cipher::{PlainKind, Plaintext, ScaleId};
 use crate::complex::Complex;
 use crate::context::Context;
@@ -15,6 +16,19 @@ use rayon::prelude::*;
 #[derive(Debug)]
 pub(crate) struct Encoder {
     pub(crate) layers: Vec<Vec<Complex>>,
+}
+
+/// Coefficients before they are scaled and rounded: entry j is c_j + i*c_(j+B).
+#[derive(Debug)]
+pub(crate) struct Embedding(Vec<Complex>);
+
+impl Embedding {
+    /// Integer coefficients at a scale.
+    pub(crate) fn scaled(&self, scale: f64) -> Result<Vec<i64>, CkksError> {
+        let parts = self.0.iter().map(|x| x.re);
+        let parts = parts.chain(self.0.iter().map(|x| x.im));
+        parts.map(|x| round_constant(x * scale)).collect()
+    }
 }
 
 fn bit_reverse(v: &mut [Complex]) {
@@ -103,19 +117,23 @@ impl Context {
         Ok(())
     }
 
-    /// Integer coefficients of the polynomial of degree below 2B whose slots are `v` (length B) times
-    /// `scale`.
-    pub(crate) fn embed(&self, v: &[Complex], scale: f64) -> Result<Vec<i64>, CkksError> {
+    /// The coefficients of the polynomial of degree below 2B whose slots are `v` (length B), at scale 1.
+    pub(crate) fn embedding(&self, v: &[Complex]) -> Result<Embedding, CkksError> {
         self.check_values(v)?;
         let mut w = v.to_vec();
         self.encoder().inverse(&mut w);
-        let parts = w.iter().map(|x| x.re).chain(w.iter().map(|x| x.im));
-        parts.map(|x| round_constant(x * scale)).collect()
+        Ok(Embedding(w))
     }
 
-    fn transform(&self, coefficients: &[i64], limbs: usize, special: usize) -> Vec<u64> {
+    /// Integer coefficients of the polynomial of degree below 2B whose slots are `v` (length B) times
+    /// `scale`.
+    pub(crate) fn embed(&self, v: &[Complex], scale: f64) -> Result<Vec<i64>, CkksError> {
+        self.embedding(v)?.scaled(scale)
+    }
+
+    fn transform(&self, coefficients: &[i64], limbs: usize, special: usize) -> Buffer {
         let len = coefficients.len();
-        let mut data = vec![0u64; len * (limbs + special)];
+        let mut data = Buffer::scratch(len * (limbs + special));
         data.par_chunks_exact_mut(len)
             .enumerate()
             .with_min_len(1 + 4096 / len)
@@ -143,14 +161,39 @@ impl Context {
             return Err(CkksError::BadLevel(limbs.wrapping_sub(1)));
         }
         let coefficients = self.embed(v, scale)?;
-        Ok(Plaintext {
+        Ok(self.plaintext(&coefficients, limbs, special, kind, row))
+    }
+
+    /// Encodes an embedding at a scale of the caller's choice.
+    pub(crate) fn encode_embedding(
+        &self,
+        v: &Embedding,
+        limbs: usize,
+        scale: f64,
+        row: ScaleId,
+    ) -> Result<Plaintext, CkksError> {
+        if limbs == 0 || limbs > self.q_len() {
+            return Err(CkksError::BadLevel(limbs.wrapping_sub(1)));
+        }
+        Ok(self.plaintext(&v.scaled(scale)?, limbs, 0, PlainKind::Raw, row))
+    }
+
+    fn plaintext(
+        &self,
+        coefficients: &[i64],
+        limbs: usize,
+        special: usize,
+        kind: PlainKind,
+        row: ScaleId,
+    ) -> Plaintext {
+        Plaintext {
             len: coefficients.len(),
             limbs,
             special,
             kind,
             scale: row,
-            data: self.transform(&coefficients, limbs, special),
-        })
+            data: self.transform(coefficients, limbs, special),
+        }
     }
 
     /// Scale of a factor at `level` such that product and rescale land on the scale of `level - 1`:

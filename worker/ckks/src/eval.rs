@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::encode::round_constant;
 use crate::error::CkksError;
 use crate::keys::KeySource;
-use crate::poly::Poly;
+use crate::poly::{Poly, most_limbs};
 use rayon::prelude::*;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -124,6 +124,7 @@ impl Evaluator {
             .par_chunks_exact_mut(n)
             .zip(y.data.par_chunks_exact(n))
             .enumerate()
+            .with_max_len(most_limbs(n))
             .with_min_len(1 + (1 << 13) / n)
             .for_each(|(i, (a, b))| f(i, a, b));
     }
@@ -144,8 +145,29 @@ impl Evaluator {
         x.data
             .par_chunks_exact_mut(n)
             .enumerate()
+            .with_max_len(most_limbs(n))
             .with_min_len(1 + (1 << 13) / n)
             .for_each(|(i, a)| f(i, a));
+    }
+
+    /// The same on polynomials of one shape side by side.
+    pub(crate) fn each_limb_of<const C: usize>(
+        &self,
+        polys: &mut [Poly; C],
+        f: impl Fn(usize, [&mut [u64]; C]) + Send + Sync,
+    ) {
+        let n = self.ctx.n();
+        let limbs = polys.first().map_or(0, |p| p.limbs);
+        let mut rest = polys.each_mut().map(|p| p.data.chunks_exact_mut(n));
+        let limbs: Vec<_> = (0..limbs)
+            .map(|_| rest.each_mut().map(|r| r.next().unwrap_or_default()))
+            .collect();
+        limbs
+            .into_par_iter()
+            .enumerate()
+            .with_max_len(most_limbs(n))
+            .with_min_len(1 + (1 << 13) / n)
+            .for_each(|(i, parts)| f(i, parts));
     }
 
     /// Multiplies by the polynomial re + im*X^(N/2), whose slots are all re + im*i: its transform is

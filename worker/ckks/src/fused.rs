@@ -2,12 +2,13 @@
 //! with the diagonals of all giant steps while they are in cache, and never written out. Sums modulo q are
 //! exact in any order, so the bytes are those of separate rotations and products.
 
+use crate::buffer::Buffer;
 use crate::cipher::{Ciphertext, ExtCiphertext};
 use crate::context::Context;
 use crate::error::CkksError;
 use crate::keys::EvalKey;
 use crate::modular::{Modulus, Shoup};
-use crate::poly::ExtPoly;
+use crate::poly::{ExtPoly, most_limbs};
 use crate::switch::Digits;
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -112,7 +113,7 @@ pub(crate) type Baby = Option<(Arc<Vec<u32>>, Arc<EvalKey>)>;
 pub(crate) trait Diagonals: Sync {
     /// Limb `i` (q limbs, then special limbs) of every diagonal, in the order of the giants' terms.
     /// `buffer` may hold them.
-    fn limb<'a>(&'a self, i: usize, buffer: &'a mut Vec<u64>) -> Vec<&'a [u64]>;
+    fn limb<'a>(&'a self, i: usize, buffer: &'a mut Buffer) -> Vec<&'a [u64]>;
 }
 
 /// Limb `i` of a baby step on ciphertexts of `limbs` limbs.
@@ -188,6 +189,7 @@ impl Hoisted<'_> {
         by_limb
             .into_par_iter()
             .enumerate()
+            .with_max_len(most_limbs(n))
             .for_each(|(i, out)| self.limb(ctx, i, out));
         Ok(sums)
     }
@@ -206,7 +208,7 @@ impl Hoisted<'_> {
             .iter()
             .map(|baby| baby.as_ref().map(|b| turn(b, i, limbs, n, digits.len())))
             .collect();
-        let mut buffer = Vec::new();
+        let mut buffer = Buffer::scratch(0);
         let mut rest = self.diagonals.limb(i, &mut buffer).into_iter();
         let giants: Vec<Vec<(usize, &[u64])>> = self
             .giants
@@ -223,7 +225,7 @@ impl Hoisted<'_> {
             }
         }
         let m = ctx.modulus(ctx.ext_index(limbs, i));
-        let work = pieces.into_par_iter().enumerate();
+        let work = pieces.into_par_iter().enumerate().with_max_len(1);
         work.for_each(|(number, mut out)| {
             let job = BabySums {
                 digits: &digits,

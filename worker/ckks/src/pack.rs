@@ -19,9 +19,10 @@ pub fn packed_size(n: usize, q: u64) -> usize {
     n * residue_bits(q) / 8
 }
 
-/// Appends residues modulo `q`; their number is a multiple of 8 and each is below `q`.
-pub fn pack(residues: &[u64], q: u64, out: &mut Vec<u8>) {
+/// Residues modulo `q`, their number a multiple of 8 and each below `q`, into `out` of their packed size.
+pub fn pack(residues: &[u64], q: u64, out: &mut [u8]) {
     debug_assert!(residues.len().is_multiple_of(8) && residues.iter().all(|&r| r < q));
+    debug_assert_eq!(out.len(), packed_size(residues.len(), q));
     match residue_bits(q) {
         42 => pack_groups(residues, 42, out),
         50 => pack_groups(residues, 50, out),
@@ -30,9 +31,10 @@ pub fn pack(residues: &[u64], q: u64, out: &mut Vec<u8>) {
 }
 
 #[inline(always)]
-fn pack_groups(residues: &[u64], width: usize, out: &mut Vec<u8>) {
+fn pack_groups(residues: &[u64], width: usize, out: &mut [u8]) {
     let mut words = [0u64; GROUP];
-    for group in residues.chunks(GROUP) {
+    let groups = out.chunks_mut(GROUP / 8 * width);
+    for (group, out) in residues.chunks(GROUP).zip(groups) {
         let (mut word, mut at, mut k) = (0u64, 0usize, 0usize);
         for &r in group {
             word |= r << at;
@@ -44,9 +46,12 @@ fn pack_groups(residues: &[u64], width: usize, out: &mut Vec<u8>) {
                 word = if at == 0 { 0 } else { r >> (width - at) };
             }
         }
-        out.extend(words[..k].iter().flat_map(|w| w.to_le_bytes()));
+        let (whole, rest) = out.split_at_mut(8 * k);
+        for (out, word) in whole.chunks_exact_mut(8).zip(&words) {
+            out.copy_from_slice(&word.to_le_bytes());
+        }
         // a group of fewer residues ends at a whole byte, not always at a whole word
-        out.extend(&word.to_le_bytes()[..at / 8]);
+        rest.copy_from_slice(&word.to_le_bytes()[..at / 8]);
     }
 }
 
@@ -118,9 +123,8 @@ mod tests {
                     for (rest, r) in [(0, q - 1), (q - 1, 0), (q - 1, 1)] {
                         let mut v = vec![rest; n];
                         v[at] = r;
-                        let mut bytes = Vec::new();
+                        let mut bytes = vec![0xaa; packed_size(n, q)];
                         pack(&v, q, &mut bytes);
-                        assert_eq!(bytes.len(), packed_size(n, q));
                         let mut back = vec![7; n];
                         assert_eq!(unpack(&bytes, q, &mut back), Ok(()));
                         assert_eq!(back, v);
@@ -134,7 +138,7 @@ mod tests {
     fn the_bit_order_is_the_documented_one() {
         // 1, 2, 0.. of 42 bits: bit 0, and bit 42 + 1
         let q = (1 << 42) - 11;
-        let mut bytes = Vec::new();
+        let mut bytes = vec![0xaa; 42];
         pack(&[1, 2, 0, 0, 0, 0, 0, q - 1], q, &mut bytes);
         let mut want = vec![0u8; 42];
         want[0] = 1;
@@ -160,7 +164,7 @@ mod tests {
                     (s >> 5) % q
                 })
                 .collect();
-            let mut bytes = Vec::new();
+            let mut bytes = vec![0xaa; packed_size(v.len(), q)];
             pack(&v, q, &mut bytes);
             let mut back = vec![0; v.len()];
             prop_assert_eq!(unpack(&bytes, q, &mut back), Ok(()));
@@ -174,7 +178,7 @@ mod tests {
             let position = changed[0];
             prop_assert_eq!(read, if back[position] < q { Ok(()) } else { Err(position) });
             if read.is_ok() {
-                let mut again = Vec::new();
+                let mut again = vec![0xaa; bytes.len()];
                 pack(&back, q, &mut again);
                 prop_assert_eq!(again, bytes);
             }

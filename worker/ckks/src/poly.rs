@@ -5,6 +5,11 @@ use crate::context::Context;
 use crate::error::CkksError;
 use rayon::prelude::*;
 
+/// Most limbs that a thread takes at a time, so that none waits long for the others at the end of a loop.
+pub(crate) fn most_limbs(n: usize) -> usize {
+    ((1 << 15) / n).max(1)
+}
+
 /// Representation of a polynomial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Domain {
@@ -110,6 +115,7 @@ impl Poly {
             self.data
                 .par_chunks_exact_mut(self.n)
                 .enumerate()
+                .with_max_len(most_limbs(self.n))
                 .for_each(|(i, limb)| ctx.ntt_forward(i, limb));
             self.domain = Domain::Ntt;
         }
@@ -121,6 +127,7 @@ impl Poly {
             self.data
                 .par_chunks_exact_mut(self.n)
                 .enumerate()
+                .with_max_len(most_limbs(self.n))
                 .for_each(|(i, limb)| ctx.ntt_inverse(i, limb));
             self.domain = Domain::Coeff;
         }

@@ -8,7 +8,7 @@ use crate::convert::BaseConverter;
 use crate::error::CkksError;
 use crate::kernel::{KeyProduct, Raise};
 use crate::keys::{EvalKey, KeyId};
-use crate::poly::{Domain, ExtPoly, Poly};
+use crate::poly::{Domain, ExtPoly, Poly, most_limbs};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -25,11 +25,24 @@ pub struct Digits {
 /// all of them; the results should stay in the last one.
 const GROUP: usize = 6;
 
-/// Limbs per task, so that every thread has as many tasks.
-pub(crate) fn group_size(limbs: usize) -> usize {
+/// Groups of limbs that are done together: about as many limbs in each, and as many groups for every thread.
+pub(crate) fn groups(limbs: usize) -> impl Iterator<Item = Range<usize>> {
     let threads = rayon::current_num_threads();
-    let rounds = limbs.div_ceil(GROUP * threads).max(1);
-    limbs.div_ceil(rounds * threads).max(1)
+    let count = limbs.div_ceil(GROUP * threads) * threads;
+    let count = count.clamp(1, limbs.max(1));
+    (0..count).map(move |g| g * limbs / count..(g + 1) * limbs / count)
+}
+
+/// Cuts limbs of `n` residues into those groups.
+pub(crate) fn cut_groups(limbs: &mut [u64], n: usize) -> Vec<(Range<usize>, &mut [u64])> {
+    let mut rest = limbs;
+    let count = rest.len() / n;
+    let cut = |range: Range<usize>| {
+        let (group, tail) = std::mem::take(&mut rest).split_at_mut(range.len() * n);
+        rest = tail;
+        (range, group)
+    };
+    groups(count).map(cut).collect()
 }
 
 /// What is added to one component of a key switch, before its automorphism.
@@ -81,31 +94,39 @@ impl Context {
         coefficients
             .par_chunks_exact_mut(n)
             .enumerate()
+            .with_max_len(most_limbs(n))
             .for_each(|(i, limb)| {
                 self.kernel()
                     .ntt_inverse_from(self.table(i), poly.limb(i), limb);
             });
-        let prepared = (0..limbs.div_ceil(alpha))
+        let digits: Vec<_> = (0..limbs.div_ceil(alpha))
             .map(|j| {
                 let own = self.digit_limbs(limbs, j);
-                let limbs: Vec<_> = coefficients[own.start * n..own.end * n]
-                    .chunks_exact(n)
-                    .collect();
-                self.prepare(self.digit_converter(&own), &limbs)
+                let limbs = coefficients[own.start * n..own.end * n].chunks_exact(n);
+                (self.digit_converter(&own), limbs.collect())
             })
             .collect();
+        let prepared = self.prepare(&digits);
         Cut { poly, prepared }
     }
 
-    /// Limbs in coefficients, ready for a base conversion.
-    pub(crate) fn prepare(&self, conv: &BaseConverter, limbs: &[&[u64]]) -> Buffer {
+    /// Limbs in coefficients, each group with its converter, ready for base conversions.
+    pub(crate) fn prepare(&self, groups: &[(&BaseConverter, Vec<&[u64]>)]) -> Vec<Buffer> {
         let n = self.n();
         let len = n.min(1 << 13);
-        let mut prepared = Buffer::scratch((conv.len() + 1) * n);
-        prepared
-            .par_chunks_exact_mut((conv.len() + 1) * len)
-            .enumerate()
-            .for_each(|(c, out)| {
+        let mut prepared: Vec<Buffer> = groups
+            .iter()
+            .map(|(conv, _)| Buffer::scratch((conv.len() + 1) * n))
+            .collect();
+        let mut parts = Vec::new();
+        for ((conv, limbs), out) in groups.iter().zip(&mut prepared) {
+            let out = out.chunks_exact_mut((conv.len() + 1) * len);
+            parts.extend(out.enumerate().map(|(c, out)| (conv, limbs, c, out)));
+        }
+        parts
+            .into_par_iter()
+            .with_max_len(most_limbs(len))
+            .for_each(|(conv, limbs, c, out)| {
                 let limbs: Vec<_> = limbs.iter().map(|l| &l[c * len..(c + 1) * len]).collect();
                 self.kernel().prepare(&conv.sources, &limbs, out);
             });
@@ -147,18 +168,17 @@ impl Context {
         let mut raised: Vec<Buffer> = (0..limbs.div_ceil(self.params().alpha))
             .map(|_| Buffer::scratch(n * total))
             .collect();
-        let mut groups: Vec<Vec<&mut [u64]>> = Vec::new();
-        let size = group_size(total);
-        groups.resize_with(total.div_ceil(size), Vec::new);
+        let mut parts: Vec<(usize, Vec<&mut [u64]>)> =
+            groups(total).map(|g| (g.start, Vec::new())).collect();
         for digit in &mut raised {
-            for (group, part) in groups.iter_mut().zip(digit.chunks_mut(n * size)) {
+            for ((_, group), (_, part)) in parts.iter_mut().zip(cut_groups(digit, n)) {
                 group.push(part);
             }
         }
-        groups
+        parts
             .into_par_iter()
-            .enumerate()
-            .for_each(|(g, mut digits)| self.raise(&cut, g * size, &mut digits, true));
+            .with_max_len(1)
+            .for_each(|(first, mut digits)| self.raise(&cut, first, &mut digits, true));
         Digits { limbs, raised }
     }
 
@@ -221,6 +241,7 @@ impl Context {
             .par_chunks_exact_mut(n)
             .zip(c1.data.par_chunks_exact_mut(n))
             .enumerate()
+            .with_max_len(most_limbs(n))
             .for_each(|(i, outs)| {
                 let at = i * n..(i + 1) * n;
                 let digits: Vec<&[u64]> = digits.raised.iter().map(|d| &d[at.clone()]).collect();
@@ -242,13 +263,12 @@ impl Context {
         let digits = limbs.div_ceil(self.params().alpha);
         let mut c0 = ExtPoly::scratch(n, limbs, self.p_len());
         let mut c1 = ExtPoly::scratch(n, limbs, self.p_len());
-        let size = group_size(c0.total());
-        c0.data
-            .par_chunks_mut(n * size)
-            .zip(c1.data.par_chunks_mut(n * size))
-            .enumerate()
-            .for_each(|(g, (c0, c1))| {
-                let first = g * size;
+        cut_groups(&mut c0.data, n)
+            .into_par_iter()
+            .zip(cut_groups(&mut c1.data, n))
+            .with_max_len(1)
+            .for_each(|((group, c0), (_, c1))| {
+                let first = group.start;
                 let mut scratch = Buffer::scratch(digits * c0.len());
                 let mut raised: Vec<_> = scratch.chunks_exact_mut(c0.len()).collect();
                 self.raise(&cut, first, &mut raised, false);
@@ -336,18 +356,17 @@ impl Context {
         })
     }
 
-    /// Takes a polynomial in the NTT domain through an automorphism.
-    pub(crate) fn permute(&self, poly: &Poly, table: &[u32]) -> Poly {
-        let mut out = Poly::scratch(poly.n, poly.limbs, Domain::Ntt);
-        self.permute_limbs(&poly.data, &mut out.data, table);
-        out
-    }
-
-    /// The same modulo QP.
-    pub(crate) fn permute_ext(&self, poly: &ExtPoly, table: &[u32]) -> ExtPoly {
-        let mut out = ExtPoly::scratch(poly.n, poly.limbs, poly.total() - poly.limbs);
-        self.permute_limbs(&poly.data, &mut out.data, table);
-        out
+    /// Takes polynomials in the NTT domain, modulo Q or QP, through an automorphism.
+    pub(crate) fn permute(&self, moves: &mut [(&[u64], &mut [u64])], table: &[u32]) {
+        let n = table.len();
+        let limbs: Vec<_> = moves
+            .iter_mut()
+            .flat_map(|(from, to)| to.chunks_exact_mut(n).zip(from.chunks_exact(n)))
+            .collect();
+        limbs
+            .into_par_iter()
+            .with_max_len(most_limbs(n))
+            .for_each(|(to, from)| self.kernel().permute(table, from, to));
     }
 
     /// x += y, modulo QP.
@@ -358,6 +377,7 @@ impl Context {
             .par_chunks_exact_mut(n)
             .zip(y.data.par_chunks_exact(n))
             .enumerate()
+            .with_max_len(most_limbs(n))
             .for_each(|(i, (a, b))| {
                 self.kernel()
                     .add(self.modulus(self.ext_index(limbs, i)), a, b)
@@ -372,15 +392,10 @@ impl Context {
             .par_chunks_exact_mut(n)
             .zip(y.data.par_chunks_exact(n))
             .enumerate()
+            .with_max_len(most_limbs(n))
             .for_each(|(i, (a, b))| {
                 self.kernel()
                     .sub(self.modulus(self.ext_index(limbs, i)), a, b)
             });
-    }
-
-    fn permute_limbs(&self, from: &[u64], to: &mut [u64], table: &[u32]) {
-        to.par_chunks_exact_mut(table.len())
-            .zip(from.par_chunks_exact(table.len()))
-            .for_each(|(to, from)| self.kernel().permute(table, from, to));
     }
 }

@@ -119,6 +119,20 @@ fn packed_limbs(n: usize, moduli: impl Iterator<Item = u64>) -> (usize, Vec<(usi
     (at, limbs)
 }
 
+/// Writes limbs, each with its modulus, one after the other, on all threads.
+fn pack_limbs<'a>(limbs: impl Iterator<Item = (&'a [u64], &'a u64)>, out: &mut [u8]) {
+    let mut rest = out;
+    let mut parts = Vec::new();
+    for (limb, &q) in limbs {
+        let (out, tail) = std::mem::take(&mut rest).split_at_mut(packed_size(limb.len(), q));
+        rest = tail;
+        parts.push((limb, q, out));
+    }
+    parts
+        .into_par_iter()
+        .for_each(|(limb, q, out)| pack(limb, q, out));
+}
+
 /// Reads one component's limbs, on all threads.
 fn unpack_limbs(
     n: usize,
@@ -197,16 +211,17 @@ pub fn inspect(params: &Params, bytes: &[u8]) -> Result<CiphertextInfo, CkksErro
 impl Ciphertext {
     /// Canonical bytes.
     pub fn to_bytes(&self, ctx: &Context) -> Vec<u8> {
-        let mut out = Vec::with_capacity(ciphertext_size(ctx.params(), self.level));
+        let size = ciphertext_size(ctx.params(), self.level);
+        let mut out = Vec::with_capacity(size);
         out.extend_from_slice(CT_MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
         out.extend_from_slice(&[DOMAIN_NTT, 2, self.level as u8, self.scale as u8, 0, 0]);
         out.extend_from_slice(ctx.params_digest());
-        for c in [&self.c0, &self.c1] {
-            for (limb, &q) in c.data.chunks_exact(c.n).zip(&ctx.params().q) {
-                pack(limb, q, &mut out);
-            }
-        }
+        out.resize(size, 0);
+        let limbs = [&self.c0, &self.c1]
+            .into_iter()
+            .flat_map(|c| c.data.chunks_exact(c.n).zip(&ctx.params().q));
+        pack_limbs(limbs, &mut out[CT_HEADER..]);
         out
     }
 
@@ -347,7 +362,8 @@ impl EvalKey {
     pub fn to_bytes(&self, ctx: &Context) -> Vec<u8> {
         let (params, spec) = (ctx.params(), self.spec());
         let (tag, arg) = self.id.to_wire();
-        let mut out = Vec::with_capacity(key_size(params, spec));
+        let size = key_size(params, spec);
+        let mut out = Vec::with_capacity(size);
         out.extend_from_slice(KEY_MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
         out.extend_from_slice(&[tag, self.digits.len() as u8]);
@@ -355,11 +371,13 @@ impl EvalKey {
         out.extend_from_slice(&[self.limbs as u8, self.special as u8, 0, 0]);
         out.extend_from_slice(ctx.params_digest());
         out.extend_from_slice(&self.seed);
-        for digit in &self.digits {
-            for (limb, q) in digit.b.chunks_exact(ctx.n()).zip(key_moduli(params, spec)) {
-                pack(limb, q, &mut out);
-            }
-        }
+        out.resize(size, 0);
+        let moduli: Vec<u64> = key_moduli(params, spec).collect();
+        let limbs = self
+            .digits
+            .iter()
+            .flat_map(|digit| digit.b.chunks_exact(ctx.n()).zip(&moduli));
+        pack_limbs(limbs, &mut out[KEY_HEADER..]);
         out
     }
 

@@ -6,13 +6,16 @@ use super::{ChebPoly, Node, Plan, powers_of};
 use crate::cipher::{Ciphertext, Plaintext, ScaleId};
 use crate::complex::Complex;
 use crate::context::Context;
-use crate::encode::round_constant;
+use crate::encode::{Embedding, round_constant};
 use crate::error::CkksError;
 use crate::eval::Evaluator;
-use crate::keys::KeyId;
+use crate::keys::{EvalKey, KeyId};
+use crate::modular::Modulus;
 use crate::poly::{Domain, Poly};
 use crate::switch::{Addend, Switch};
+use rayon::prelude::*;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A ciphertext with its own scale.
 struct Scaled {
@@ -73,12 +76,23 @@ impl Evaluator {
             });
         }
         let plan = Plan::new(polys, ct.level);
-        let powers = self.powers(ct, &plan)?;
+        // Nodes that need no product of each other run side by side: on few threads that wastes less time than
+        // sharing out the loops of one after the other. So nobody asks for a key while a loop runs.
+        let relin = match plan.multiplies() {
+            true => Some(self.keys.key(KeyId::Relin)?),
+            false => None,
+        };
+        let powers = self.powers(ct, &plan, relin.as_ref())?;
         let run = |(p, node): (&&ChebPoly, &Node)| {
             let level = ct.level - p.depth();
             let scale = ctx.scale_of(ct.scale, level)?;
-            let mask = p.mask.as_deref().map(real_slots);
-            let out = self.node(node, &powers, mask.as_deref(), level, scale)?;
+            let mask = p.mask.as_deref().map(|m| ctx.embedding(&real_slots(m)));
+            let shared = Shared {
+                powers: &powers,
+                mask: mask.transpose()?,
+                relin: relin.as_ref(),
+            };
+            let out = self.node(node, &shared, level, scale)?;
             Ok(Ciphertext {
                 c0: out.c0,
                 c1: out.c1,
@@ -86,57 +100,75 @@ impl Evaluator {
                 scale: ct.scale,
             })
         };
-        polys.iter().zip(&plan.nodes).map(run).collect()
+        polys.par_iter().zip(&plan.nodes).map(run).collect()
     }
 
     /// T_n for every index of the plan.
-    fn powers(&self, ct: &Ciphertext, plan: &Plan) -> Result<BTreeMap<usize, Scaled>, CkksError> {
-        let ctx = &self.ctx;
+    fn powers(
+        &self,
+        ct: &Ciphertext,
+        plan: &Plan,
+        relin: Option<&Arc<EvalKey>>,
+    ) -> Result<BTreeMap<usize, Scaled>, CkksError> {
         let first = Scaled {
             c0: ct.c0.clone(),
             c1: ct.c1.clone(),
             level: ct.level,
-            scale: ctx.scale_of(ct.scale, ct.level)?,
+            scale: self.ctx.scale_of(ct.scale, ct.level)?,
         };
         let mut powers = BTreeMap::from([(1, first)]);
-        for &n in plan.powers.iter().filter(|&&n| n > 1) {
-            let (a, b) = powers_of(n);
-            let (ta, tb) = (&powers[&a], &powers[&b]);
-            let level = ta.level.min(tb.level);
-            let limbs = level + 1;
-            debug_assert_eq!(level, ct.level - power_depth(n) + 1);
-            let raw = ta.scale * tb.scale;
-            // 2 (T_a T_b - T_c / 2): the halved constant is taken modulo each prime
-            let halved = |x: f64| -> Result<Vec<u64>, CkksError> {
-                let k = constant(ctx, limbs, -x)?;
-                let half = |(i, x)| {
-                    let m = ctx.modulus(i);
-                    m.mul(x, m.value().div_ceil(2))
-                };
-                Ok(k.into_iter().enumerate().map(half).collect())
-            };
-            let mut sum = Sum::default();
-            sum.products.push((ta, tb));
-            if a == b {
-                sum.constant = Some(halved(raw)?);
-            } else {
-                let tc = &powers[&(a - b)];
-                let factor = Factor::Constant(halved(raw / tc.scale)?);
-                sum.terms.push((tc, factor));
-            }
-            sum.double = true;
-            let next = self.finish(&sum, level, raw)?;
-            powers.insert(n, next);
+        for depth in 1..=plan.powers.last().map_or(0, |&n| power_depth(n)) {
+            let next = plan
+                .powers
+                .par_iter()
+                .copied()
+                .filter(|&n| n > 1 && power_depth(n) == depth)
+                .map(|n| Ok((n, self.power(n, &powers, relin)?)))
+                .collect::<Result<Vec<_>, CkksError>>()?;
+            powers.extend(next);
         }
         Ok(powers)
+    }
+
+    /// T_n from those of a smaller depth: 2 (T_a T_b - T_c / 2), where the halved constant is taken modulo each prime.
+    fn power(
+        &self,
+        n: usize,
+        powers: &BTreeMap<usize, Scaled>,
+        relin: Option<&Arc<EvalKey>>,
+    ) -> Result<Scaled, CkksError> {
+        let ctx = &self.ctx;
+        let (a, b) = powers_of(n);
+        let (ta, tb) = (&powers[&a], &powers[&b]);
+        let level = ta.level.min(tb.level);
+        let limbs = level + 1;
+        let raw = ta.scale * tb.scale;
+        let halved = |x: f64| -> Result<Vec<u64>, CkksError> {
+            let k = constant(ctx, limbs, -x)?;
+            let half = |(i, x)| {
+                let m = ctx.modulus(i);
+                m.mul(x, m.value().div_ceil(2))
+            };
+            Ok(k.into_iter().enumerate().map(half).collect())
+        };
+        let mut sum = Sum::default();
+        sum.products.push((ta, tb));
+        if a == b {
+            sum.constant = Some(halved(raw)?);
+        } else {
+            let tc = &powers[&(a - b)];
+            let factor = Factor::Constant(halved(raw / tc.scale)?);
+            sum.terms.push((tc, factor));
+        }
+        sum.double = true;
+        self.finish(&sum, level, raw, relin)
     }
 
     /// Evaluates a node to `level` and `scale`.
     fn node(
         &self,
         node: &Node,
-        powers: &BTreeMap<usize, Scaled>,
-        mask: Option<&[Complex]>,
+        shared: &Shared<'_>,
         level: usize,
         scale: f64,
     ) -> Result<Scaled, CkksError> {
@@ -146,120 +178,117 @@ impl Evaluator {
         let raw = scale * top;
         let below = node
             .products
-            .iter()
+            .par_iter()
             .map(|(g, q)| {
-                let t = &powers[g];
-                Ok((t, self.node(q, powers, mask, level + 1, raw / t.scale)?))
+                let t = &shared.powers[g];
+                Ok((t, self.node(q, shared, level + 1, raw / t.scale)?))
             })
             .collect::<Result<Vec<_>, CkksError>>()?;
+        let masked =
+            |mask: &Embedding, by: f64| ctx.encode_embedding(mask, limbs, by, ScaleId::Message);
         let mut sum = Sum::default();
         sum.products.extend(below.iter().map(|(t, q)| (*t, q)));
-        for (i, c) in &node.terms {
-            let t = &powers[i];
+        let terms = node.terms.par_iter().map(|(i, c)| {
+            let t = &shared.powers[i];
             let by = c * (raw / t.scale);
-            let factor = match mask {
+            let factor = match &shared.mask {
                 None => Factor::Constant(constant(ctx, limbs, by)?),
-                Some(m) => {
-                    let row = ScaleId::Message;
-                    Factor::Masked(ctx.encode_at_scale(m, limbs, false, by, row)?)
-                }
+                Some(m) => Factor::Masked(masked(m, by)?),
             };
-            sum.terms.push((t, factor));
-        }
+            Ok((t, factor))
+        });
+        sum.terms = terms.collect::<Result<_, CkksError>>()?;
         if node.constant != 0.0 {
-            match mask {
+            match &shared.mask {
                 None => sum.constant = Some(constant(ctx, limbs, node.constant * raw)?),
-                Some(m) => {
-                    // at the final scale, times the prime that the rescale takes off
-                    let by = node.constant * scale;
-                    let p = ctx.encode_at_scale(m, limbs, false, by, ScaleId::Message)?;
-                    sum.masked_constant = Some(p);
-                }
+                // at the final scale, times the prime that the rescale takes off
+                Some(m) => sum.masked_constant = Some(masked(m, node.constant * scale)?),
             }
         }
-        self.finish(&sum, level + 1, raw)
+        self.finish(&sum, level + 1, raw, shared.relin)
     }
 
     /// Adds everything up at `level`, relinearises if there are products, and rescales.
-    fn finish(&self, sum: &Sum<'_>, level: usize, raw: f64) -> Result<Scaled, CkksError> {
+    fn finish(
+        &self,
+        sum: &Sum<'_>,
+        level: usize,
+        raw: f64,
+        relin: Option<&Arc<EvalKey>>,
+    ) -> Result<Scaled, CkksError> {
         let ctx = &self.ctx;
         let top = ctx.modulus(level).value();
-        let c0 = self.dot(level, &sum.terms_of(|s| &s.c0), &sum.pairs(&[(C0, C0)]));
-        let c1 = self.dot(
-            level,
-            &sum.terms_of(|s| &s.c1),
-            &sum.pairs(&[(C0, C1), (C1, C0)]),
-        );
-        let (mut c0, mut c1) = (c0, c1);
-        self.each_limb(&mut c0, |i, limb| {
-            let m = ctx.modulus(i);
-            if let Some(c) = &sum.constant {
-                limb.iter_mut().for_each(|x| *x = m.add(*x, c[i]));
-            }
-            if let Some(p) = &sum.masked_constant {
-                let w = m.shoup(m.reduce(top));
-                let run = limb.len() / p.limb(i).len();
-                for (run, &y) in limb.chunks_exact_mut(run).zip(p.limb(i)) {
-                    let y = m.mul_shoup(w, y);
-                    run.iter_mut().for_each(|x| *x = m.add(*x, y));
-                }
-            }
-            if sum.double {
-                limb.iter_mut().for_each(|x| *x = m.add(*x, *x));
-            }
-        });
-        if sum.double {
-            self.double(&mut c1);
-        }
         let scale = raw / top as f64;
-        if sum.products.is_empty() {
-            let [c0, c1] = ctx.rescale_polys([&c0, &c1])?;
-            return Ok(Scaled {
-                c0,
-                c1,
-                level: level - 1,
-                scale,
-            });
-        }
-        let mut c2 = self.dot(level, &[], &sum.pairs(&[(C1, C1)]));
-        if sum.double {
-            self.double(&mut c2);
-        }
-        let key = self.keys.key(KeyId::Relin)?;
-        let switch = Switch {
-            key: &key,
-            permutation: None,
-            addends: [Addend::Lifted(&c0), Addend::Lifted(&c1)],
-        };
-        let (k0, k1) = ctx.key_switch_ext(&c2, &switch)?;
-        let (c0, c1) = ctx.mod_down_rescale_both(&k0, &k1);
-        Ok(Scaled {
+        let scaled = |[c0, c1]: [Poly; 2]| Scaled {
             c0,
             c1,
             level: level - 1,
             scale,
-        })
-    }
-
-    fn double(&self, x: &mut Poly) {
-        let ctx = &self.ctx;
-        self.each_limb(x, |i, limb| {
+        };
+        let scratch = || Poly::scratch(ctx.n(), level + 1, Domain::Ntt);
+        if sum.products.is_empty() {
+            let mut c = [scratch(), scratch()];
+            self.each_limb_of(&mut c, |i, [c0, c1]| self.sum_limb(sum, i, top, [c0, c1]));
+            return Ok(scaled(ctx.rescale_polys([&c[0], &c[1]])?));
+        }
+        let key = relin.ok_or(CkksError::MissingKey(KeyId::Relin))?;
+        let mut c = [scratch(), scratch(), scratch()];
+        self.each_limb_of(&mut c, |i, [c0, c1, c2]| {
+            self.sum_limb(sum, i, top, [c0, c1]);
             let m = ctx.modulus(i);
-            limb.iter_mut().for_each(|x| *x = m.add(*x, *x));
+            ctx.kernel().dot(m, c2, &sum.pairs(i, &[(C1, C1)]));
+            if sum.double {
+                double(m, c2);
+            }
         });
+        let [c0, c1, c2] = c;
+        let switch = Switch {
+            key,
+            permutation: None,
+            addends: [Addend::Lifted(&c0), Addend::Lifted(&c1)],
+        };
+        let (k0, k1) = ctx.key_switch_ext(&c2, &switch)?;
+        Ok(scaled(ctx.mod_down_rescale_both(&k0, &k1).into()))
     }
 
-    fn dot(&self, level: usize, terms: &[(&Poly, &Factor)], pairs: &[(&Poly, &Poly)]) -> Poly {
-        let ctx = &self.ctx;
-        let mut out = Poly::scratch(ctx.n(), level + 1, Domain::Ntt);
-        self.each_limb(&mut out, |i, limb| {
-            let factors = terms.iter().map(|(x, f)| (x.limb(i), f.limb(i)));
-            let products = pairs.iter().map(|(x, y)| (x.limb(i), y.limb(i)));
-            let all: Vec<_> = products.chain(factors).collect();
-            ctx.kernel().dot(ctx.modulus(i), limb, &all);
-        });
-        out
+    /// Limb `i` of the first two components of a sum; `top` is the prime that its rescale takes off.
+    fn sum_limb(&self, sum: &Sum<'_>, i: usize, top: u64, [c0, c1]: [&mut [u64]; 2]) {
+        let m = self.ctx.modulus(i);
+        let all = |part: Part, pairs: &[(Part, Part)]| {
+            let mut all = sum.pairs(i, pairs);
+            all.extend(sum.terms.iter().map(|(s, f)| (part(s).limb(i), f.limb(i))));
+            all
+        };
+        let kernel = self.ctx.kernel();
+        kernel.dot(m, c0, &all(C0, &[(C0, C0)]));
+        kernel.dot(m, c1, &all(C1, &[(C0, C1), (C1, C0)]));
+        if let Some(c) = &sum.constant {
+            c0.iter_mut().for_each(|x| *x = m.add(*x, c[i]));
+        }
+        if let Some(p) = &sum.masked_constant {
+            let w = m.shoup(m.reduce(top));
+            let run = c0.len() / p.limb(i).len();
+            for (run, &y) in c0.chunks_exact_mut(run).zip(p.limb(i)) {
+                let y = m.mul_shoup(w, y);
+                run.iter_mut().for_each(|x| *x = m.add(*x, y));
+            }
+        }
+        if sum.double {
+            double(m, c0);
+            double(m, c1);
+        }
     }
+}
+
+fn double(m: &Modulus, x: &mut [u64]) {
+    x.iter_mut().for_each(|x| *x = m.add(*x, *x));
+}
+
+/// What all nodes of a polynomial read.
+struct Shared<'a> {
+    powers: &'a BTreeMap<usize, Scaled>,
+    mask: Option<Embedding>,
+    relin: Option<&'a Arc<EvalKey>>,
 }
 
 type Part = fn(&Scaled) -> &Poly;
@@ -277,15 +306,12 @@ struct Sum<'a> {
 }
 
 impl Sum<'_> {
-    fn pairs(&self, parts: &[(Part, Part)]) -> Vec<(&Poly, &Poly)> {
+    /// Limb `i` of parts of the products' factors.
+    fn pairs(&self, i: usize, parts: &[(Part, Part)]) -> Vec<(&[u64], &[u64])> {
         self.products
             .iter()
-            .flat_map(|(a, b)| parts.iter().map(move |(f, g)| (f(a), g(b))))
+            .flat_map(|(a, b)| parts.iter().map(move |(f, g)| (f(a).limb(i), g(b).limb(i))))
             .collect()
-    }
-
-    fn terms_of(&self, part: Part) -> Vec<(&Poly, &Factor)> {
-        self.terms.iter().map(|(s, f)| (part(s), f)).collect()
     }
 }
 

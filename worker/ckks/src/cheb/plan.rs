@@ -94,6 +94,11 @@ impl Node {
 }
 
 impl Plan {
+    /// Whether any ciphertexts are multiplied with each other.
+    pub(crate) fn multiplies(&self) -> bool {
+        self.powers.len() > 1 || self.nodes.iter().any(|n| !n.products.is_empty())
+    }
+
     /// The cheapest plan for an argument at `level` (at least the depth of every polynomial).
     pub(crate) fn new(polys: &[&ChebPoly], level: usize) -> Plan {
         // number of transforms in a relinearisation with digits of 8 limbs and 8 special limbs

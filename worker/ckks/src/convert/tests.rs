@@ -15,7 +15,7 @@ fn context() -> Arc<Context> {
 /// One target of a conversion, back in coefficients.
 fn convert(ctx: &Context, conv: &BaseConverter, limbs: &[Vec<u64>], index: usize) -> Vec<u64> {
     let limbs: Vec<&[u64]> = limbs.iter().map(|l| &l[..]).collect();
-    let prepared = ctx.prepare(conv, &limbs);
+    let prepared = ctx.prepare(&[(conv, limbs.clone())]).remove(0);
     let mut out = vec![0; ctx.n()];
     let target = Raise {
         table: ctx.table(index),

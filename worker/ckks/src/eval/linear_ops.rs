@@ -4,7 +4,7 @@ use super::{Constant, Evaluator};
 use crate::cipher::{Ciphertext, ExtCiphertext, PlainKind, Plaintext, Product};
 use crate::complex::Complex;
 use crate::error::CkksError;
-use crate::poly::{Domain, ExtPoly, Poly};
+use crate::poly::{Domain, ExtPoly, Poly, most_limbs};
 use rayon::prelude::*;
 
 impl Evaluator {
@@ -199,6 +199,7 @@ impl Evaluator {
             out.data
                 .par_chunks_exact_mut(ctx.n())
                 .enumerate()
+                .with_max_len(most_limbs(ctx.n()))
                 .for_each(|(i, limb)| {
                     let operands: Vec<_> = terms
                         .iter()

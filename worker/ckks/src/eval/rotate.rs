@@ -7,6 +7,7 @@ use crate::cipher::{Ciphertext, ExtCiphertext, Product};
 use crate::error::CkksError;
 use crate::fused::Baby;
 use crate::keys::KeyId;
+use crate::poly::{Domain, ExtPoly, Poly};
 use crate::switch::{Addend, Digits, Switch};
 
 impl Evaluator {
@@ -139,7 +140,14 @@ impl Evaluator {
             }
             // moving the polynomials is less work than moving the digits
             None => {
-                let moved = [&a.c0, &a.c1].map(|c| self.ctx.permute(c, &table));
+                let from = [&a.c0, &a.c1];
+                let mut moved = from.map(|c| Poly::scratch(c.n, c.limbs, Domain::Ntt));
+                let [to0, to1] = &mut moved;
+                let mut moves = [
+                    (&from[0].data[..], &mut to0.data[..]),
+                    (&from[1].data, &mut to1.data),
+                ];
+                self.ctx.permute(&mut moves, &table);
                 let switch = Switch {
                     key: &key,
                     permutation: None,
@@ -183,8 +191,14 @@ impl Evaluator {
         let key = self.keys.key(id)?;
         let table = self.ctx.automorphism(self.galois(id));
         let [low] = self.ctx.mod_down([&a.c1]);
-        let low = self.ctx.permute(&low, &table);
-        let moved = self.ctx.permute_ext(&a.c0, &table);
+        let mut moved = ExtPoly::scratch(low.n, low.limbs, self.ctx.p_len());
+        let mut low_moved = Poly::scratch(low.n, low.limbs, Domain::Ntt);
+        let mut moves = [
+            (&low.data[..], &mut low_moved.data[..]),
+            (&a.c0.data, &mut moved.data),
+        ];
+        self.ctx.permute(&mut moves, &table);
+        let low = low_moved;
         let switch = Switch {
             key: &key,
             permutation: None,

@@ -2,6 +2,7 @@
 //! (double hoisting, Bossuat et al. 2021), then Horner giant steps, one division by P and the top prime.
 
 use super::{Giant, LinearMap, Plan};
+use crate::buffer::Buffer;
 use crate::cipher::{Ciphertext, ExtCiphertext, Plaintext, ScaleId};
 use crate::complex::Complex;
 use crate::context::Context;
@@ -53,9 +54,9 @@ struct Fresh<'a> {
 }
 
 impl Diagonals for Fresh<'_> {
-    fn limb<'a>(&'a self, i: usize, buffer: &'a mut Vec<u64>) -> Vec<&'a [u64]> {
+    fn limb<'a>(&'a self, i: usize, buffer: &'a mut Buffer) -> Vec<&'a [u64]> {
         let index = self.ctx.ext_index(self.limbs, i);
-        buffer.resize(self.coefficients.len() * self.len, 0);
+        *buffer = Buffer::scratch(self.coefficients.len() * self.len);
         buffer
             .par_chunks_exact_mut(self.len)
             .zip(&self.coefficients)
@@ -68,7 +69,7 @@ impl Diagonals for Fresh<'_> {
 struct Ready<'a>(Vec<&'a Plaintext>);
 
 impl Diagonals for Ready<'_> {
-    fn limb<'a>(&'a self, i: usize, _: &'a mut Vec<u64>) -> Vec<&'a [u64]> {
+    fn limb<'a>(&'a self, i: usize, _: &'a mut Buffer) -> Vec<&'a [u64]> {
         self.0.iter().map(|p| p.limb(i)).collect()
     }
 }
