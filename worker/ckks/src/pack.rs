@@ -19,8 +19,15 @@ pub fn packed_size(n: usize, q: u64) -> usize {
     n * residue_bits(q) / 8
 }
 
-/// Residues modulo `q`, their number a multiple of 8 and each below `q`, into `out` of their packed size.
-pub fn pack(residues: &[u64], q: u64, out: &mut [u8]) {
+/// Appends residues modulo `q`; their number is a multiple of 8 and each is below `q`.
+pub fn pack(residues: &[u64], q: u64, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.resize(start + packed_size(residues.len(), q), 0);
+    pack_into(residues, q, &mut out[start..]);
+}
+
+/// The same into bytes of the packed size.
+pub(crate) fn pack_into(residues: &[u64], q: u64, out: &mut [u8]) {
     debug_assert!(residues.len().is_multiple_of(8) && residues.iter().all(|&r| r < q));
     debug_assert_eq!(out.len(), packed_size(residues.len(), q));
     match residue_bits(q) {
@@ -123,8 +130,9 @@ mod tests {
                     for (rest, r) in [(0, q - 1), (q - 1, 0), (q - 1, 1)] {
                         let mut v = vec![rest; n];
                         v[at] = r;
-                        let mut bytes = vec![0xaa; packed_size(n, q)];
+                        let mut bytes = Vec::new();
                         pack(&v, q, &mut bytes);
+                        assert_eq!(bytes.len(), packed_size(n, q));
                         let mut back = vec![7; n];
                         assert_eq!(unpack(&bytes, q, &mut back), Ok(()));
                         assert_eq!(back, v);
@@ -138,7 +146,7 @@ mod tests {
     fn the_bit_order_is_the_documented_one() {
         // 1, 2, 0.. of 42 bits: bit 0, and bit 42 + 1
         let q = (1 << 42) - 11;
-        let mut bytes = vec![0xaa; 42];
+        let mut bytes = Vec::new();
         pack(&[1, 2, 0, 0, 0, 0, 0, q - 1], q, &mut bytes);
         let mut want = vec![0u8; 42];
         want[0] = 1;
@@ -164,7 +172,7 @@ mod tests {
                     (s >> 5) % q
                 })
                 .collect();
-            let mut bytes = vec![0xaa; packed_size(v.len(), q)];
+            let mut bytes = Vec::new();
             pack(&v, q, &mut bytes);
             let mut back = vec![0; v.len()];
             prop_assert_eq!(unpack(&bytes, q, &mut back), Ok(()));
@@ -178,7 +186,7 @@ mod tests {
             let position = changed[0];
             prop_assert_eq!(read, if back[position] < q { Ok(()) } else { Err(position) });
             if read.is_ok() {
-                let mut again = vec![0xaa; bytes.len()];
+                let mut again = Vec::new();
                 pack(&back, q, &mut again);
                 prop_assert_eq!(again, bytes);
             }

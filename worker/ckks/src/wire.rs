@@ -16,7 +16,7 @@ use crate::cipher::{Ciphertext, ScaleId};
 use crate::context::Context;
 use crate::error::CkksError;
 use crate::keys::{EvalKey, KeyDigit, KeyId, KeySpec, SpareBuffers};
-use crate::pack::{pack, packed_size, unpack};
+use crate::pack::{pack_into, packed_size, unpack};
 use crate::params::Params;
 use crate::poly::{Domain, Poly};
 use rayon::prelude::*;
@@ -130,7 +130,7 @@ fn pack_limbs<'a>(limbs: impl Iterator<Item = (&'a [u64], &'a u64)>, out: &mut [
     }
     parts
         .into_par_iter()
-        .for_each(|(limb, q, out)| pack(limb, q, out));
+        .for_each(|(limb, q, out)| pack_into(limb, q, out));
 }
 
 /// Reads one component's limbs, on all threads.
@@ -211,13 +211,14 @@ pub fn inspect(params: &Params, bytes: &[u8]) -> Result<CiphertextInfo, CkksErro
 impl Ciphertext {
     /// Canonical bytes.
     pub fn to_bytes(&self, ctx: &Context) -> Vec<u8> {
-        let size = ciphertext_size(ctx.params(), self.level);
-        let mut out = Vec::with_capacity(size);
-        out.extend_from_slice(CT_MAGIC);
-        out.extend_from_slice(&VERSION.to_le_bytes());
-        out.extend_from_slice(&[DOMAIN_NTT, 2, self.level as u8, self.scale as u8, 0, 0]);
-        out.extend_from_slice(ctx.params_digest());
-        out.resize(size, 0);
+        let header = [
+            &CT_MAGIC[..],
+            &VERSION.to_le_bytes(),
+            &[DOMAIN_NTT, 2, self.level as u8, self.scale as u8, 0, 0],
+            ctx.params_digest(),
+        ];
+        let mut out = vec![0; ciphertext_size(ctx.params(), self.level)];
+        out[..CT_HEADER].copy_from_slice(&header.concat());
         let limbs = [&self.c0, &self.c1]
             .into_iter()
             .flat_map(|c| c.data.chunks_exact(c.n).zip(&ctx.params().q));
@@ -362,16 +363,17 @@ impl EvalKey {
     pub fn to_bytes(&self, ctx: &Context) -> Vec<u8> {
         let (params, spec) = (ctx.params(), self.spec());
         let (tag, arg) = self.id.to_wire();
-        let size = key_size(params, spec);
-        let mut out = Vec::with_capacity(size);
-        out.extend_from_slice(KEY_MAGIC);
-        out.extend_from_slice(&VERSION.to_le_bytes());
-        out.extend_from_slice(&[tag, self.digits.len() as u8]);
-        out.extend_from_slice(&arg.to_le_bytes());
-        out.extend_from_slice(&[self.limbs as u8, self.special as u8, 0, 0]);
-        out.extend_from_slice(ctx.params_digest());
-        out.extend_from_slice(&self.seed);
-        out.resize(size, 0);
+        let header = [
+            &KEY_MAGIC[..],
+            &VERSION.to_le_bytes(),
+            &[tag, self.digits.len() as u8],
+            &arg.to_le_bytes(),
+            &[self.limbs as u8, self.special as u8, 0, 0],
+            ctx.params_digest(),
+            &self.seed,
+        ];
+        let mut out = vec![0; key_size(params, spec)];
+        out[..KEY_HEADER].copy_from_slice(&header.concat());
         let moduli: Vec<u64> = key_moduli(params, spec).collect();
         let limbs = self
             .digits
