@@ -7,7 +7,7 @@ use crate::convert::BaseConverter;
 use crate::error::CkksError;
 use crate::kernel::Raise;
 use crate::poly::{Domain, ExtPoly, Poly, most_limbs};
-use crate::switch::{cut_groups, groups};
+use crate::switch::each_group;
 use rayon::prelude::*;
 
 impl Context {
@@ -78,43 +78,26 @@ impl Context {
         drop(components);
         drop(coefficients);
         let mut outs = x.map(|_| Poly::scratch(n, keep, Domain::Ntt));
-        self.by_limbs(&mut outs, |first, outs| {
-            let components = outs.iter_mut().zip(&prepared).zip(x);
-            for ((out, prepared), x) in components {
-                let limbs = (first..).zip(out.chunks_exact_mut(n));
-                let mut targets: Vec<_> = limbs
-                    .map(|(i, out)| Raise {
-                        table: self.table(i),
-                        weights: conv.target(i),
-                        out,
-                        finish: Some((x.limb(i), conv.inverse[i])),
-                    })
-                    .collect();
-                self.kernel().raise(prepared, &mut targets);
-            }
-        });
+        each_group(
+            outs.iter_mut().map(|out| &mut out.data),
+            n,
+            |first, outs| {
+                let components = outs.iter_mut().zip(&prepared).zip(x);
+                for ((out, prepared), x) in components {
+                    let limbs = (first..).zip(out.chunks_exact_mut(n));
+                    let mut targets: Vec<_> = limbs
+                        .map(|(i, out)| Raise {
+                            table: self.table(i),
+                            weights: conv.target(i),
+                            out,
+                            finish: Some((x.limb(i), conv.inverse[i])),
+                        })
+                        .collect();
+                    self.kernel().raise(prepared, &mut targets);
+                }
+            },
+        );
         outs
-    }
-
-    /// Runs a task for every group of limbs of the polynomials, with the number of the first limb.
-    fn by_limbs<const C: usize>(
-        &self,
-        polys: &mut [Poly; C],
-        task: impl Fn(usize, &mut [&mut [u64]]) + Send + Sync,
-    ) {
-        let n = self.n();
-        let limbs = polys.first().map_or(0, |p| p.limbs);
-        let mut parts: Vec<(usize, Vec<&mut [u64]>)> =
-            groups(limbs).map(|g| (g.start, Vec::new())).collect();
-        for poly in polys {
-            for ((_, group), (_, part)) in parts.iter_mut().zip(cut_groups(&mut poly.data, n)) {
-                group.push(part);
-            }
-        }
-        parts
-            .into_par_iter()
-            .with_max_len(1)
-            .for_each(|(first, mut parts)| task(first, &mut parts));
     }
 
     /// Divides polynomials of one shape by the top prime, rounding to nearest.
@@ -136,18 +119,22 @@ impl Context {
             });
         let source = self.modulus(top).value();
         let mut outs = polys.map(|_| Poly::scratch(n, top, Domain::Ntt));
-        self.by_limbs(&mut outs, |first, outs| {
-            let components = outs.iter_mut().zip(last.chunks_exact(n)).zip(polys);
-            for ((out, last), poly) in components {
-                for (i, out) in (first..).zip(out.chunks_exact_mut(n)) {
-                    let m = self.modulus(i);
-                    self.kernel().lift(source, m, last, out);
-                    self.ntt_forward(i, out);
-                    let w = m.shoup(m.inv(m.reduce(source)));
-                    self.kernel().sub_scale(m, out, poly.limb(i), w);
+        each_group(
+            outs.iter_mut().map(|out| &mut out.data),
+            n,
+            |first, outs| {
+                let components = outs.iter_mut().zip(last.chunks_exact(n)).zip(polys);
+                for ((out, last), poly) in components {
+                    for (i, out) in (first..).zip(out.chunks_exact_mut(n)) {
+                        let m = self.modulus(i);
+                        self.kernel().lift(source, m, last, out);
+                        self.ntt_forward(i, out);
+                        let w = m.shoup(m.inv(m.reduce(source)));
+                        self.kernel().sub_scale(m, out, poly.limb(i), w);
+                    }
                 }
-            }
-        });
+            },
+        );
         Ok(outs)
     }
 

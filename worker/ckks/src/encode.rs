@@ -148,6 +148,13 @@ impl Context {
         self.ntt_forward(index, out);
     }
 
+    fn check_limbs(&self, limbs: usize) -> Result<(), CkksError> {
+        if limbs == 0 || limbs > self.q_len() {
+            return Err(CkksError::BadLevel(limbs.wrapping_sub(1)));
+        }
+        Ok(())
+    }
+
     fn encode(
         &self,
         v: &[Complex],
@@ -157,9 +164,7 @@ impl Context {
         kind: PlainKind,
         row: ScaleId,
     ) -> Result<Plaintext, CkksError> {
-        if limbs == 0 || limbs > self.q_len() {
-            return Err(CkksError::BadLevel(limbs.wrapping_sub(1)));
-        }
+        self.check_limbs(limbs)?;
         let coefficients = self.embed(v, scale)?;
         Ok(self.plaintext(&coefficients, limbs, special, kind, row))
     }
@@ -172,9 +177,7 @@ impl Context {
         scale: f64,
         row: ScaleId,
     ) -> Result<Plaintext, CkksError> {
-        if limbs == 0 || limbs > self.q_len() {
-            return Err(CkksError::BadLevel(limbs.wrapping_sub(1)));
-        }
+        self.check_limbs(limbs)?;
         Ok(self.plaintext(&v.scaled(scale)?, limbs, 0, PlainKind::Raw, row))
     }
 

@@ -141,13 +141,7 @@ impl Evaluator {
 
     /// Applies `f` to all limbs.
     pub(crate) fn each_limb(&self, x: &mut Poly, f: impl Fn(usize, &mut [u64]) + Send + Sync) {
-        let n = x.n;
-        x.data
-            .par_chunks_exact_mut(n)
-            .enumerate()
-            .with_max_len(most_limbs(n))
-            .with_min_len(1 + (1 << 13) / n)
-            .for_each(|(i, a)| f(i, a));
+        self.each_limb_of(std::array::from_mut(x), |i, [limb]| f(i, limb));
     }
 
     /// The same on polynomials of one shape side by side.

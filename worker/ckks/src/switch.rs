@@ -25,24 +25,42 @@ pub struct Digits {
 /// all of them; the results should stay in the last one.
 const GROUP: usize = 6;
 
-/// Groups of limbs that are done together: about as many limbs in each, and as many groups for every thread.
-pub(crate) fn groups(limbs: usize) -> impl Iterator<Item = Range<usize>> {
+/// Cuts limbs of `n` residues into groups that are done together, each with the number of its first limb: about as many
+/// limbs in each, and as many groups for every thread.
+fn cut_groups(limbs: &mut [u64], n: usize) -> Vec<(usize, &mut [u64])> {
     let threads = rayon::current_num_threads();
-    let count = limbs.div_ceil(GROUP * threads) * threads;
-    let count = count.clamp(1, limbs.max(1));
-    (0..count).map(move |g| g * limbs / count..(g + 1) * limbs / count)
+    let total = limbs.len() / n;
+    let count = total.div_ceil(GROUP * threads) * threads;
+    let count = count.clamp(1, total.max(1));
+    let mut rest = limbs;
+    let cut = |g: usize| {
+        let (first, end) = (g * total / count, (g + 1) * total / count);
+        let (group, tail) = std::mem::take(&mut rest).split_at_mut((end - first) * n);
+        rest = tail;
+        (first, group)
+    };
+    (0..count).map(cut).collect()
 }
 
-/// Cuts limbs of `n` residues into those groups.
-pub(crate) fn cut_groups(limbs: &mut [u64], n: usize) -> Vec<(Range<usize>, &mut [u64])> {
-    let mut rest = limbs;
-    let count = rest.len() / n;
-    let cut = |range: Range<usize>| {
-        let (group, tail) = std::mem::take(&mut rest).split_at_mut(range.len() * n);
-        rest = tail;
-        (range, group)
-    };
-    groups(count).map(cut).collect()
+/// Runs a task for every group of limbs of polynomials of one shape, with the number of the first limb.
+pub(crate) fn each_group<'a>(
+    polys: impl IntoIterator<Item = &'a mut Buffer>,
+    n: usize,
+    task: impl Fn(usize, &mut [&mut [u64]]) + Send + Sync,
+) {
+    let mut groups: Vec<(usize, Vec<&mut [u64]>)> = Vec::new();
+    for poly in polys {
+        let parts = cut_groups(poly, n);
+        groups.resize_with(parts.len(), Default::default);
+        for (group, (first, part)) in groups.iter_mut().zip(parts) {
+            group.0 = first;
+            group.1.push(part);
+        }
+    }
+    groups
+        .into_par_iter()
+        .with_max_len(1)
+        .for_each(|(first, mut parts)| task(first, &mut parts));
 }
 
 /// What is added to one component of a key switch, before its automorphism.
@@ -168,17 +186,9 @@ impl Context {
         let mut raised: Vec<Buffer> = (0..limbs.div_ceil(self.params().alpha))
             .map(|_| Buffer::scratch(n * total))
             .collect();
-        let mut parts: Vec<(usize, Vec<&mut [u64]>)> =
-            groups(total).map(|g| (g.start, Vec::new())).collect();
-        for digit in &mut raised {
-            for ((_, group), (_, part)) in parts.iter_mut().zip(cut_groups(digit, n)) {
-                group.push(part);
-            }
-        }
-        parts
-            .into_par_iter()
-            .with_max_len(1)
-            .for_each(|(first, mut digits)| self.raise(&cut, first, &mut digits, true));
+        each_group(&mut raised, n, |first, digits| {
+            self.raise(&cut, first, digits, true);
+        });
         Digits { limbs, raised }
     }
 
@@ -267,8 +277,7 @@ impl Context {
             .into_par_iter()
             .zip(cut_groups(&mut c1.data, n))
             .with_max_len(1)
-            .for_each(|((group, c0), (_, c1))| {
-                let first = group.start;
+            .for_each(|((first, c0), (_, c1))| {
                 let mut scratch = Buffer::scratch(digits * c0.len());
                 let mut raised: Vec<_> = scratch.chunks_exact_mut(c0.len()).collect();
                 self.raise(&cut, first, &mut raised, false);
@@ -357,16 +366,23 @@ impl Context {
     }
 
     /// Takes polynomials in the NTT domain, modulo Q or QP, through an automorphism.
-    pub(crate) fn permute(&self, moves: &mut [(&[u64], &mut [u64])], table: &[u32]) {
+    pub(crate) fn permute<const C: usize>(
+        &self,
+        polys: [&Buffer; C],
+        table: &[u32],
+    ) -> [Buffer; C] {
         let n = table.len();
-        let limbs: Vec<_> = moves
+        let mut moved = polys.map(|poly| Buffer::scratch(poly.len()));
+        let limbs: Vec<_> = moved
             .iter_mut()
-            .flat_map(|(from, to)| to.chunks_exact_mut(n).zip(from.chunks_exact(n)))
+            .zip(polys)
+            .flat_map(|(to, from)| to.chunks_exact_mut(n).zip(from.chunks_exact(n)))
             .collect();
         limbs
             .into_par_iter()
             .with_max_len(most_limbs(n))
             .for_each(|(to, from)| self.kernel().permute(table, from, to));
+        moved
     }
 
     /// x += y, modulo QP.

@@ -142,6 +142,7 @@ impl Evaluator {
         let (ta, tb) = (&powers[&a], &powers[&b]);
         let level = ta.level.min(tb.level);
         let limbs = level + 1;
+        debug_assert_eq!(level, powers[&1].level - power_depth(n) + 1);
         let raw = ta.scale * tb.scale;
         let halved = |x: f64| -> Result<Vec<u64>, CkksError> {
             let k = constant(ctx, limbs, -x)?;

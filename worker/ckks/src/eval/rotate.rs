@@ -140,14 +140,14 @@ impl Evaluator {
             }
             // moving the polynomials is less work than moving the digits
             None => {
-                let from = [&a.c0, &a.c1];
-                let mut moved = from.map(|c| Poly::scratch(c.n, c.limbs, Domain::Ntt));
-                let [to0, to1] = &mut moved;
-                let mut moves = [
-                    (&from[0].data[..], &mut to0.data[..]),
-                    (&from[1].data, &mut to1.data),
-                ];
-                self.ctx.permute(&mut moves, &table);
+                let moved = self.ctx.permute([&a.c0.data, &a.c1.data], &table);
+                let (n, limbs, domain) = (a.c0.n, a.c0.limbs, Domain::Ntt);
+                let moved = moved.map(|data| Poly {
+                    n,
+                    limbs,
+                    domain,
+                    data,
+                });
                 let switch = Switch {
                     key: &key,
                     permutation: None,
@@ -191,14 +191,13 @@ impl Evaluator {
         let key = self.keys.key(id)?;
         let table = self.ctx.automorphism(self.galois(id));
         let [low] = self.ctx.mod_down([&a.c1]);
-        let mut moved = ExtPoly::scratch(low.n, low.limbs, self.ctx.p_len());
-        let mut low_moved = Poly::scratch(low.n, low.limbs, Domain::Ntt);
-        let mut moves = [
-            (&low.data[..], &mut low_moved.data[..]),
-            (&a.c0.data, &mut moved.data),
-        ];
-        self.ctx.permute(&mut moves, &table);
-        let low = low_moved;
+        let [low_data, data] = self.ctx.permute([&low.data, &a.c0.data], &table);
+        let low = Poly {
+            data: low_data,
+            ..low
+        };
+        let (n, limbs) = (a.c0.n, a.c0.limbs);
+        let moved = ExtPoly { n, limbs, data };
         let switch = Switch {
             key: &key,
             permutation: None,
