@@ -1,7 +1,7 @@
 //! The file with the key that signs the archive's rows.
 
 use std::fs;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +11,7 @@ use rand::rngs::SysRng;
 use zeroize::Zeroizing;
 
 use crate::config::LedgerSettings;
+use crate::files;
 
 /// Name of the file in the data folder.
 pub const FILE: &str = "ledger.key";
@@ -75,14 +76,10 @@ pub fn make(path: &Path) -> Result<LedgerKey, KeyFileError> {
     let key = LedgerKey::from_secret(&secret);
     let write = || {
         let folder = path.parent().unwrap_or(Path::new("."));
-        let mut file = tempfile::NamedTempFile::new_in(folder)?;
-        file.as_file()
-            .set_permissions(fs::Permissions::from_mode(0o600))?;
-        writeln!(file, "{}", *key.to_secret_text())?;
-        file.as_file().sync_all()?;
+        let file = files::secret_line(folder, &key.to_secret_text())?;
         cipherhop_failpoint::at("ledger_key.rename.before");
         file.persist_noclobber(path)?;
-        fs::File::open(folder)?.sync_all()
+        files::sync_folder(folder)
     };
     write().map_err(|source| KeyFileError::Io {
         path: path.to_owned(),

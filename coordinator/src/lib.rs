@@ -9,6 +9,7 @@ pub mod config;
 pub mod database;
 pub mod doctor;
 pub mod domain;
+mod files;
 pub mod http;
 pub mod ledger_key;
 pub mod metrics;

@@ -75,6 +75,14 @@ impl Statement for RowStatement {
 }
 
 impl Seal {
+    /// From the bytes of both; `None` where one of them is malformed.
+    pub fn from_slices(signer: &[u8], signature: &[u8]) -> Option<Seal> {
+        Some(Seal {
+            signer: PublicKey::from_slice(signer).ok()?,
+            signature: Signature::try_from(signature).ok()?,
+        })
+    }
+
     /// Whether the signer signed this hash.
     pub fn fits(&self, hash: Digest) -> bool {
         self.signer.verify(&RowStatement(hash), &self.signature)
@@ -249,10 +257,7 @@ fn parse(chain: ChainId, row: &v1::LedgerRow) -> Option<Parts> {
     };
     let seal = match (row.signer.is_empty(), row.signature.is_empty()) {
         (true, true) => None,
-        _ => Some(Seal {
-            signer: PublicKey::from_slice(&row.signer).ok()?,
-            signature: Signature::try_from(row.signature.as_slice()).ok()?,
-        }),
+        _ => Some(Seal::from_slices(&row.signer, &row.signature)?),
     };
     let previous = Digest::from_slice(&row.previous).ok()?;
     Some((entry, previous, Digest::from_slice(&row.hash).ok()?, seal))

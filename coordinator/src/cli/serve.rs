@@ -2,7 +2,8 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, IsTerminal, Write};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
 use crate::database;
 use crate::domain::time::Timestamp;
+use crate::files;
 use crate::http::{self, Pages};
 use crate::ledger_key;
 use crate::metrics::{Counters, Disk};
@@ -68,24 +70,14 @@ pub(super) async fn serve(args: ServeArgs, json: bool) -> Result<(), Failure> {
     let replace = args.replace_ledger_key || alone;
     let path = ledger_key::path(&args.data, &config.ledger);
     sign_ledger(&path, &*store, replace, clock.now()).await?;
-    let listener = TcpListener::bind(args.listen)
-        .await
-        .map_err(|e| Failure::other(format!("cannot listen on {}: {e}", args.listen)))?;
+    let listener = bind(args.listen, "").await?;
     let address = listener.local_addr().map_err(Failure::other)?;
-    let pages =
-        match args.http {
-            Some(address) => Some(TcpListener::bind(address).await.map_err(|e| {
-                Failure::other(format!("cannot listen on {address} for HTTP: {e}"))
-            })?),
-            None => None,
-        };
-
+    let pages = match args.http {
+        Some(address) => Some(bind(address, " for HTTP").await?),
+        None => None,
+    };
     let admin = match args.admin_listen {
-        Some(address) => Some(TcpListener::bind(address).await.map_err(|e| {
-            Failure::other(format!(
-                "cannot listen on {address} for administration: {e}"
-            ))
-        })?),
+        Some(address) => Some(bind(address, " for administration").await?),
         None => None,
     };
 
@@ -290,21 +282,18 @@ async fn ensure_admin_token(
         .end_audit(entry, "done")
         .await
         .map_err(|e| cannot(&e))?;
-    let mut file = tempfile::NamedTempFile::new_in(data).map_err(|e| cannot(&e))?;
-    let write = |file: &mut tempfile::NamedTempFile| {
-        file.as_file()
-            .set_permissions(fs::Permissions::from_mode(0o600))?;
-        writeln!(file, "{}", token.reveal())?;
-        file.as_file().sync_all()
-    };
-    write(&mut file).map_err(|e| cannot(&e))?;
+    let file = files::secret_line(data, token.reveal()).map_err(|e| cannot(&e))?;
     cipherhop_failpoint::at("admin_token.rename.before");
     file.persist(&path).map_err(|e| cannot(&e))?;
-    File::open(data)
-        .and_then(|d| d.sync_all())
-        .map_err(|e| cannot(&e))?;
+    files::sync_folder(data).map_err(|e| cannot(&e))?;
     tracing::info!(path = %path.display(), "admin token written");
     Ok(())
+}
+
+/// Listens on an address; `purpose` ends the error's first words.
+async fn bind(address: SocketAddr, purpose: &str) -> Result<TcpListener, Failure> {
+    let bound = TcpListener::bind(address).await;
+    bound.map_err(|e| Failure::other(format!("cannot listen on {address}{purpose}: {e}")))
 }
 
 /// Takes up the key that signs the archive; makes one where there is none yet.

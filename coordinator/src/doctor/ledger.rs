@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use cipherhop_proto::ledger::{BrokenLedger, Checker, Entry, Seal};
-use cipherhop_proto::signing::{PublicKey, Signature};
-use cipherhop_proto::v1::VerificationMethod;
 use cipherhop_proto::{AttemptId, ChainId, Digest};
 use sqlx::types::Uuid;
 
 use super::{Findings, Grade};
+use crate::domain::hop::Method;
 use crate::ledger_key;
 
 /// chain, position, generation, hop, digest, how it was accepted, time, previous, hash, signer, signature.
@@ -45,10 +44,7 @@ fn entry(row: &Row, attempts: Vec<AttemptId>) -> Option<(Entry, Digest, Digest, 
         row;
     let seal = match (signer, signature) {
         (None, None) => None,
-        (Some(signer), Some(signature)) => Some(Seal {
-            signer: PublicKey::from_slice(signer).ok()?,
-            signature: Signature::try_from(signature.as_slice()).ok()?,
-        }),
+        (Some(signer), Some(signature)) => Some(Seal::from_slices(signer, signature)?),
         _ => return None,
     };
     let entry = Entry {
@@ -57,13 +53,7 @@ fn entry(row: &Row, attempts: Vec<AttemptId>) -> Option<(Entry, Digest, Digest, 
         generation: u32::try_from(*generation).ok()?,
         hop: u32::try_from(*hop).ok()?,
         output: Digest::from_slice(digest).ok()?,
-        method: match method.as_str() {
-            "Archive" => VerificationMethod::Archive,
-            "Quorum" => VerificationMethod::Quorum,
-            "Trusted" => VerificationMethod::Trusted,
-            "Referee" => VerificationMethod::Referee,
-            _ => return None,
-        },
+        method: Method::ALL.into_iter().find(|m| m.name() == method)?.into(),
         attempts,
         at_micros: *at,
     };

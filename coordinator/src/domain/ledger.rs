@@ -34,6 +34,17 @@ pub struct ArchiveRow {
     pub seal: Option<Seal>,
 }
 
+impl From<Method> for VerificationMethod {
+    fn from(method: Method) -> Self {
+        match method {
+            Method::Archive => VerificationMethod::Archive,
+            Method::Quorum => VerificationMethod::Quorum,
+            Method::Trusted => VerificationMethod::Trusted,
+            Method::Referee => VerificationMethod::Referee,
+        }
+    }
+}
+
 impl ArchiveRow {
     /// What the row says.
     pub fn entry(&self) -> Entry {
@@ -43,12 +54,7 @@ impl ArchiveRow {
             generation: self.generation,
             hop: self.hop,
             output: self.digest,
-            method: match self.method {
-                Method::Archive => VerificationMethod::Archive,
-                Method::Quorum => VerificationMethod::Quorum,
-                Method::Trusted => VerificationMethod::Trusted,
-                Method::Referee => VerificationMethod::Referee,
-            },
+            method: self.method.into(),
             attempts: self.attempts.clone(),
             at_micros: self.at.micros(),
         }

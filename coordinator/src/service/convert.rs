@@ -5,7 +5,7 @@ use cipherhop_proto::v1;
 use crate::domain::attempt::{AttemptState, Phase, Progress};
 use crate::domain::chain::{Chain, ChainState};
 use crate::domain::command::Outcome;
-use crate::domain::hop::{HopState, Method};
+use crate::domain::hop::HopState;
 use crate::domain::reconcile::{Fate, Held};
 use crate::domain::time::Timestamp;
 use crate::domain::trust::Device;
@@ -72,14 +72,10 @@ pub(crate) fn hop(hop: &HopView, now: Timestamp) -> v1::HopStatus {
         results_waiting: hop.results_waiting,
         running: hop.running.iter().map(|r| running(r, now)).collect(),
         digest: hop.accepted.map(|a| a.digest.to_vec()).unwrap_or_default(),
-        method: match hop.accepted.map(|a| a.method) {
-            None => v1::VerificationMethod::Unspecified,
-            Some(Method::Archive) => v1::VerificationMethod::Archive,
-            Some(Method::Quorum) => v1::VerificationMethod::Quorum,
-            Some(Method::Trusted) => v1::VerificationMethod::Trusted,
-            Some(Method::Referee) => v1::VerificationMethod::Referee,
-        }
-        .into(),
+        method: hop
+            .accepted
+            .map_or(v1::VerificationMethod::Unspecified, |a| a.method.into())
+            .into(),
         verified_by: hop.verified_by.clone(),
         seconds_in_state: now.since(hop.since).as_secs_f64(),
         max_err_over_f: hop.accuracy.map(|a| a.max_err_over_f),

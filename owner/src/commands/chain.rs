@@ -10,7 +10,7 @@ use cipherhop_proto::{
     Digest,
     client::{ClientError, Connection, TransferPolicy, UNARY_DEADLINE, download, unary},
     v1::{
-        BlobRef, ChainState as State, GetChainRequest, GetChainResponse, GetResultsRequest,
+        BlobRef, Chain, ChainState as State, GetChainRequest, GetChainResponse, GetResultsRequest,
         HopAccuracy, HopState, PublishAccuracyRequest,
     },
 };
@@ -130,7 +130,7 @@ fn describe(answer: &GetChainResponse) -> String {
 pub(crate) async fn verified_outputs(
     folder: &ChainFolder,
     connection: &Connection,
-) -> anyhow::Result<(u32, Vec<BlobRef>)> {
+) -> anyhow::Result<(Chain, Vec<BlobRef>)> {
     let request = GetResultsRequest {
         chain_id: folder.state.chain_id.to_vec(),
     };
@@ -143,7 +143,7 @@ pub(crate) async fn verified_outputs(
             _ => break,
         }
     }
-    Ok((chain.hops, outputs))
+    Ok((chain, outputs))
 }
 
 /// Downloads a hop's output into the chain folder.
@@ -183,7 +183,8 @@ pub async fn result(args: &ChainResult, out: &Output) -> anyhow::Result<Outcome>
         &folder.state.tokens,
     )?;
     let connection = folder.connect()?;
-    let (hops, outputs) = verified_outputs(&folder, &connection).await?;
+    let (chain, outputs) = verified_outputs(&folder, &connection).await?;
+    let hops = chain.hops;
     let bar = out.progress("decrypting hops", outputs.len() as u64, Unit::Steps);
     let mut found = Vec::with_capacity(outputs.len());
     for (hop, blob) in outputs.iter().enumerate() {

@@ -145,15 +145,13 @@ pub async fn run(args: &ChainCreate, out: &Output) -> anyhow::Result<Outcome> {
         boundary_bytes: ciphertext_size(&keys.params, level) as u64,
         worker_memory_bytes: HopMemory::estimate(&program, manifest.specs()?)?.least(),
     };
-    unary(
-        UNARY_DEADLINE,
-        folder.connect()?.chain().create_chain(request),
-    )
-    .await
-    .context("creating the chain")?;
+    let connection = folder.connect()?;
+    unary(UNARY_DEADLINE, connection.chain().create_chain(request))
+        .await
+        .context("creating the chain")?;
     folder.state.created = true;
     if folder.state.ledger_keys.is_empty() {
-        let key = current_key(&folder.connect()?, folder.state.chain_id).await?;
+        let key = current_key(&connection, folder.state.chain_id).await?;
         folder.state.ledger_keys.extend(key);
     }
     folder.save()?;

@@ -8,7 +8,7 @@ use cipherhop_proto::{
     client::{Connection, UNARY_DEADLINE, unary},
     ledger::{Checker, Entry},
     signing::PublicKey,
-    v1::{ExportArchiveRequest, GetChainRequest, GetLedgerRequest},
+    v1::{ExportArchiveRequest, GetLedgerRequest},
 };
 use serde_json::json;
 
@@ -126,15 +126,10 @@ async fn outputs(
     connection: &Connection,
     entries: &[Entry],
 ) -> anyhow::Result<Vec<String>> {
-    let request = GetChainRequest {
-        chain_id: folder.state.chain_id.to_vec(),
-        name: String::new(),
-    };
-    let answer = unary(UNARY_DEADLINE, connection.chain().get_chain(request)).await?;
-    let generation = answer.chain.unwrap_or_default().generation;
+    let (chain, outputs) = verified_outputs(folder, connection).await?;
     // Hops before the one that was invalidated keep the row of an older generation.
     let mut named: BTreeMap<u32, (u32, Digest)> = BTreeMap::new();
-    for entry in entries.iter().filter(|e| e.generation <= generation) {
+    for entry in entries.iter().filter(|e| e.generation <= chain.generation) {
         let known = named
             .entry(entry.hop)
             .or_insert((entry.generation, entry.output));
@@ -142,7 +137,6 @@ async fn outputs(
             *known = (entry.generation, entry.output);
         }
     }
-    let (_, outputs) = verified_outputs(folder, connection).await?;
     let mut problems = Vec::new();
     for (hop, blob) in (0u32..).zip(&outputs) {
         match named.get(&hop) {
