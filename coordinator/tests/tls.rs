@@ -172,6 +172,28 @@ fn command(args: &[&str]) -> Output {
     Command::new(PROGRAM).args(args).output().unwrap()
 }
 
+/// A coordinator with the certificate in a folder, and its first line, which names its address.
+fn serving(data: &Path, listen: &str, tls: &Path) -> (Process, String) {
+    let mut child = Process(
+        Command::new(PROGRAM)
+            .args(["serve", "--listen", listen, "--data"])
+            .arg(data)
+            .arg("--tls-cert")
+            .arg(tls.join("server.pem"))
+            .arg("--tls-key")
+            .arg(tls.join("server.key"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
+    let mut line = String::new();
+    BufReader::new(child.0.stdout.as_mut().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    (child, line)
+}
+
 #[test]
 fn serve_with_a_certificate_of_dev_cert_and_admin_commands_with_its_authority() {
     let dir = tempfile::tempdir().unwrap();
@@ -186,21 +208,9 @@ fn serve_with_a_certificate_of_dev_cert_and_admin_commands_with_its_authority() 
     assert_eq!(key.permissions().mode() & 0o777, 0o600);
 
     let file = |name: &str| tls.join(name).to_str().unwrap().to_owned();
-    let (cert, key, ca) = (file("server.pem"), file("server.key"), file("ca.pem"));
+    let (key, ca) = (file("server.key"), file("ca.pem"));
     // Every address of the machine: with a certificate that needs no leave.
-    let mut child = Process(
-        Command::new(PROGRAM)
-            .args(["serve", "--data", data_dir, "--listen", "0.0.0.0:0"])
-            .args(["--tls-cert", &cert, "--tls-key", &key])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap(),
-    );
-    let mut line = String::new();
-    BufReader::new(child.0.stdout.as_mut().unwrap())
-        .read_line(&mut line)
-        .unwrap();
+    let (_child, line) = serving(data_dir.as_ref(), "0.0.0.0:0", &tls);
     let port = line.trim().rsplit(':').next().unwrap();
     assert!(line.contains("https://"), "{line}");
     let url = format!("https://127.0.0.1:{port}");
@@ -269,23 +279,7 @@ fn a_renewed_certificate_is_taken_up_at_sighup_and_a_broken_one_is_not() {
     };
     install(&first);
     let data = dir.path().join("data");
-    let mut child = Process(
-        Command::new(PROGRAM)
-            .args(["serve", "--listen", "127.0.0.1:0", "--data"])
-            .arg(&data)
-            .arg("--tls-cert")
-            .arg(tls.join("server.pem"))
-            .arg("--tls-key")
-            .arg(tls.join("server.key"))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap(),
-    );
-    let mut line = String::new();
-    BufReader::new(child.0.stdout.as_mut().unwrap())
-        .read_line(&mut line)
-        .unwrap();
+    let (mut child, line) = serving(&data, "127.0.0.1:0", &tls);
     let url = line.trim().rsplit(' ').next().unwrap();
     let trusts = |authority: &Path| {
         let ca = authority.join("ca.pem");

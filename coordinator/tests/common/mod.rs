@@ -230,14 +230,20 @@ pub struct NewChain {
 }
 
 pub fn new_chain(name: &str, hops: u32) -> NewChain {
+    let key = b"an evaluation key".to_vec();
+    let weights = (0..hops).map(|h| format!("weights of layer {h}").into_bytes());
+    let mut new = chain_of(name, LEVEL, ciphertext(SET, LEVEL, 1), weights.collect());
+    new.request.key_digests = vec![Digest::of(&key).to_vec()];
+    new.request.worker_memory_bytes = 1 << 20;
+    new.blobs.insert(2, (key, v1::BlobRole::EvaluationKey));
+    new
+}
+
+/// A chain without evaluation keys; `input` is a ciphertext at `level`, each hop has weights.
+pub fn chain_of(name: &str, level: usize, input: Vec<u8>, weights: Vec<Vec<u8>>) -> NewChain {
     let params = Params::by_name(SET).unwrap();
     let program = br#"{"format":"cipherhop-program/1","name":"test"}"#.to_vec();
     let manifest = br#"{"keys":[]}"#.to_vec();
-    let key = b"an evaluation key".to_vec();
-    let input = ciphertext(SET, LEVEL, 1);
-    let weights: Vec<Vec<u8>> = (0..hops)
-        .map(|h| format!("weights of layer {h}").into_bytes())
-        .collect();
     let request = v1::CreateChainRequest {
         chain_id: ChainId::generate().to_vec(),
         name: name.into(),
@@ -245,27 +251,29 @@ pub fn new_chain(name: &str, hops: u32) -> NewChain {
         parameter_set: SET.into(),
         parameter_digest: params.digest().to_vec(),
         key_manifest_digest: Digest::of(&manifest).to_vec(),
-        key_digests: vec![Digest::of(&key).to_vec()],
+        key_digests: Vec::new(),
         input_digest: Digest::of(&input).to_vec(),
-        hops: (0..hops)
-            .map(|hop| v1::HopInputs {
+        hops: (0..)
+            .zip(&weights)
+            .map(|(hop, weights)| v1::HopInputs {
                 hop,
-                weights_digest: Digest::of(&weights[hop as usize]).to_vec(),
+                weights_digest: Digest::of(weights).to_vec(),
                 archived_digest: Vec::new(),
             })
             .collect(),
         quorum: 2,
         allow_insecure: true,
-        boundary_level: LEVEL as u32,
-        boundary_bytes: ciphertext_size(&params, LEVEL) as u64,
-        worker_memory_bytes: 1 << 20,
+        boundary_level: level as u32,
+        boundary_bytes: ciphertext_size(&params, level) as u64,
+        worker_memory_bytes: 1,
     };
     let mut blobs = vec![
         (program, v1::BlobRole::Program),
         (manifest, v1::BlobRole::KeyManifest),
-        (key, v1::BlobRole::EvaluationKey),
         (input, v1::BlobRole::Input),
     ];
+    let mut weights = weights;
+    weights.dedup();
     blobs.extend(weights.into_iter().map(|w| (w, v1::BlobRole::Weights)));
     NewChain { request, blobs }
 }
@@ -286,6 +294,18 @@ impl NewChain {
             .await
             .unwrap();
         self.request.chain_id.clone()
+    }
+}
+
+/// Of a machine that can take any hop of these tests.
+pub fn capabilities(threads: u32) -> v1::Capabilities {
+    v1::Capabilities {
+        memory_bytes: 8 << 30,
+        disk_bytes: 8 << 30,
+        threads,
+        isa: "test".into(),
+        program_formats: vec!["cipherhop-program/1".into()],
+        golden_digest: vec![0; 32],
     }
 }
 
@@ -336,14 +356,7 @@ impl Volunteer {
     pub fn acquire_request(&self, wait_seconds: u32) -> v1::AcquireRequest {
         v1::AcquireRequest {
             nonce: Nonce::generate().to_vec(),
-            capabilities: Some(v1::Capabilities {
-                memory_bytes: 8 << 30,
-                disk_bytes: 8 << 30,
-                threads: 2,
-                isa: "test".into(),
-                program_formats: vec!["cipherhop-program/1".into()],
-                golden_digest: vec![0; 32],
-            }),
+            capabilities: Some(capabilities(2)),
             wait_seconds,
             ..Default::default()
         }

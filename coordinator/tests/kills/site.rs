@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cipherhop_ckks::{Params, ciphertext_size};
 use cipherhop_proto::client::{ClientError, Connection, unary};
 use cipherhop_proto::v1::acquire_response::Answer;
 use cipherhop_proto::v1::submit_response::Outcome;
@@ -13,7 +12,7 @@ use cipherhop_proto::v1::{BlobRole, ChainState, HopState};
 use cipherhop_proto::{AttemptId, ChainId, Digest, Nonce, Reason, v1};
 use futures::StreamExt as _;
 
-use crate::common::{SET, ciphertext, connect, submit_request};
+use crate::common::{SET, capabilities, chain_of, ciphertext, connect, submit_request};
 use crate::ledger::Ledger;
 
 /// Of the ciphertexts here: small, so that many fit into a second.
@@ -133,43 +132,15 @@ impl Site {
     }
 
     async fn chain(&self, number: u32, owner: &Connection, crowd: &[Volunteer]) {
-        let params = Params::by_name(SET).unwrap();
         let name = format!("site {} chain {number}", self.number);
-        let program = br#"{"format":"cipherhop-program/1","name":"test"}"#.to_vec();
-        let manifest = br#"{"keys":[]}"#.to_vec();
         let input = ciphertext(SET, LEVEL, u64::from(number) + 1);
         let weights = format!("weights of {name}").into_bytes();
-        for (bytes, role) in [
-            (&program, BlobRole::Program),
-            (&manifest, BlobRole::KeyManifest),
-            (&input, BlobRole::Input),
-            (&weights, BlobRole::Weights),
-        ] {
-            assert!(self.upload(owner, bytes, role, None).await);
+        let new = chain_of(&name, LEVEL, input, vec![weights; HOPS as usize]);
+        for (bytes, role) in &new.blobs {
+            assert!(self.upload(owner, bytes, *role, None).await);
         }
-        let id = ChainId::generate();
-        let request = v1::CreateChainRequest {
-            chain_id: id.to_vec(),
-            name: name.clone(),
-            program_digest: Digest::of(&program).to_vec(),
-            parameter_set: SET.into(),
-            parameter_digest: params.digest().to_vec(),
-            key_manifest_digest: Digest::of(&manifest).to_vec(),
-            key_digests: Vec::new(),
-            input_digest: Digest::of(&input).to_vec(),
-            hops: (0..HOPS)
-                .map(|hop| v1::HopInputs {
-                    hop,
-                    weights_digest: Digest::of(&weights).to_vec(),
-                    archived_digest: Vec::new(),
-                })
-                .collect(),
-            quorum: 2,
-            allow_insecure: true,
-            boundary_level: LEVEL as u32,
-            boundary_bytes: ciphertext_size(&params, LEVEL) as u64,
-            worker_memory_bytes: 1,
-        };
+        let request = new.request;
+        let id = ChainId::from_slice(&request.chain_id).unwrap();
         ask!(owner, chain, create_chain, request).unwrap();
         self.book().heads.set(id, (0, 0));
         if number % 3 == 1 {
@@ -238,14 +209,7 @@ impl Site {
         let connection = &volunteer.connection;
         let request = v1::AcquireRequest {
             nonce: Nonce::generate().to_vec(),
-            capabilities: Some(v1::Capabilities {
-                memory_bytes: 8 << 30,
-                disk_bytes: 8 << 30,
-                threads: 1,
-                isa: "test".into(),
-                program_formats: vec!["cipherhop-program/1".into()],
-                golden_digest: vec![0; 32],
-            }),
+            capabilities: Some(capabilities(1)),
             chain_id: chain.to_vec(),
             ..Default::default()
         };

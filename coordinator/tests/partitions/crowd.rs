@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cipherhop_ckks::{Params, ciphertext_size};
 use cipherhop_proto::client::{
     AttemptRef, ClientError, Connection, Source, TransferPolicy, unary, upload,
 };
@@ -15,7 +14,7 @@ use cipherhop_proto::v1::{self, BlobRole, ChainState, HopState};
 use cipherhop_proto::{AccountId, AttemptId, Digest, Nonce, Reason};
 use rand::prelude::*;
 
-use crate::common::{SET, blob_ref, ciphertext, submit_request, trace};
+use crate::common::{SET, blob_ref, capabilities, chain_of, ciphertext, submit_request, trace};
 use crate::wire::connect;
 
 pub const CHAINS: u32 = 2;
@@ -179,43 +178,17 @@ impl Crowd {
     }
 
     async fn create(&self, owner: &Connection, number: u32) -> Result<(), Failed> {
-        let params = Params::by_name(SET).unwrap();
         let mut id = [number as u8 + 1; 16];
         id[0] = 1;
-        let program = br#"{"format":"cipherhop-program/1","name":"test"}"#.to_vec();
-        let manifest = br#"{"keys":[]}"#.to_vec();
         let input = ciphertext(SET, LEVEL, u64::from(number) + 1);
         let weights = format!("weights of chain {number}").into_bytes();
-        for (bytes, role) in [
-            (&program, BlobRole::Program),
-            (&manifest, BlobRole::KeyManifest),
-            (&input, BlobRole::Input),
-            (&weights, BlobRole::Weights),
-        ] {
-            self.send(owner, bytes, role, None).await?;
+        let name = format!("chain {number}");
+        let mut new = chain_of(&name, LEVEL, input, vec![weights; HOPS as usize]);
+        new.request.chain_id = id.to_vec();
+        for (bytes, role) in &new.blobs {
+            self.send(owner, bytes, *role, None).await?;
         }
-        let request = v1::CreateChainRequest {
-            chain_id: id.to_vec(),
-            name: format!("chain {number}"),
-            program_digest: Digest::of(&program).to_vec(),
-            parameter_set: SET.into(),
-            parameter_digest: params.digest().to_vec(),
-            key_manifest_digest: Digest::of(&manifest).to_vec(),
-            key_digests: Vec::new(),
-            input_digest: Digest::of(&input).to_vec(),
-            hops: (0..HOPS)
-                .map(|hop| v1::HopInputs {
-                    hop,
-                    weights_digest: Digest::of(&weights).to_vec(),
-                    archived_digest: Vec::new(),
-                })
-                .collect(),
-            quorum: 2,
-            allow_insecure: true,
-            boundary_level: LEVEL as u32,
-            boundary_bytes: ciphertext_size(&params, LEVEL) as u64,
-            worker_memory_bytes: 1,
-        };
+        let request = new.request;
         unary(DEADLINE, owner.chain().create_chain(request)).await?;
         self.book().chains.push(id.to_vec());
         Ok(())
@@ -277,14 +250,7 @@ impl Crowd {
     ) -> Result<Result<v1::Assignment, String>, ClientError> {
         let request = v1::AcquireRequest {
             nonce: Nonce::generate().to_vec(),
-            capabilities: Some(v1::Capabilities {
-                memory_bytes: 8 << 30,
-                disk_bytes: 8 << 30,
-                threads: 1,
-                isa: "test".into(),
-                program_formats: vec!["cipherhop-program/1".into()],
-                golden_digest: vec![0; 32],
-            }),
+            capabilities: Some(capabilities(1)),
             ..Default::default()
         };
         // The same nonce each time: an answer that got lost is given again.
