@@ -8,23 +8,29 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cipherhop_coordinator::clock::{Clock, SystemClock};
-use cipherhop_coordinator::http::{Pages, serve};
-use cipherhop_coordinator::metrics::{Counters, Disk, METRICS};
+use cipherhop_coordinator::metrics::{Counters, METRICS};
 use cipherhop_proto::{ChainId, Digest, v1};
 use common::*;
+use sqlx::{Connection as _, SqliteConnection};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
-/// Status line and body of one GET.
-async fn get(address: std::net::SocketAddr, path: &str) -> (String, String) {
+/// Head and body of the answer to one request.
+async fn ask(address: std::net::SocketAddr, method: &str, path: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    let request =
+        format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.lines().next().unwrap().to_owned(), body.to_owned())
+    (head.to_owned(), body.to_owned())
+}
+
+/// Status line and body of one GET.
+async fn get(address: std::net::SocketAddr, path: &str) -> (String, String) {
+    let (head, body) = ask(address, "GET", path).await;
+    (head.lines().next().unwrap().to_owned(), body)
 }
 
 /// Value by name and labels.
@@ -36,31 +42,11 @@ fn values(text: &str) -> BTreeMap<String, f64> {
         .collect()
 }
 
-/// The pages of a coordinator, on a socket of their own.
-async fn pages(server: &Server, counters: Arc<Counters>) -> std::net::SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    let pages = Pages {
-        store: server.store.clone(),
-        clock,
-        counters,
-        disk: Disk {
-            folder: server.dir.path().to_owned(),
-            headroom_bytes: 4096,
-        },
-        coordinator: server.url.clone(),
-        shutdown: server.shutdown.clone(),
-    };
-    tokio::spawn(serve(pages, listener));
-    address
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_follow_a_chain_and_readyz_the_shutdown() {
     let counters = Arc::new(Counters::default());
     let server = Server::counting(counters.clone()).await;
-    let address = pages(&server, counters).await;
+    let address = server.pages(counters).await;
     assert!(get(address, "/healthz").await.0.contains("200"));
     assert_eq!(get(address, "/readyz").await.1, "ready\n");
     assert!(get(address, "/admin").await.0.contains("404"));
@@ -120,7 +106,7 @@ async fn metrics_follow_a_chain_and_readyz_the_shutdown() {
 #[tokio::test(flavor = "multi_thread")]
 async fn i7_the_pages_show_a_chain_and_nothing_secret() {
     let server = Server::start().await;
-    let address = pages(&server, Arc::default()).await;
+    let address = server.pages(Arc::default()).await;
     let empty = get(address, "/").await.1;
     assert!(empty.contains("There is no chain yet"), "{empty}");
     assert!(
@@ -240,6 +226,61 @@ async fn i7_the_pages_show_a_chain_and_nothing_secret() {
         .unwrap();
     let text = get(address, &page).await.1;
     assert!(text.contains("&lt;i&gt;tea&lt;/i&gt;"), "{text}");
+    server.shutdown.cancel();
+}
+
+/// Programs get JSON for every answer of the API, people a page, probes a line; the database here lost two tables.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_kind_of_reader_gets_errors_in_its_own_form() {
+    let server = Server::start().await;
+    let address = server.pages(Arc::default()).await;
+    let owner = server.owner().await;
+    new_chain("demo", 1).create(&owner).await;
+    let told = async |method: &str, path: &str| {
+        let (head, body) = ask(address, method, path).await;
+        assert!(head.contains("application/json"), "{path}: {head}");
+        let value: serde_json::Value = serde_json::from_str(&body).unwrap();
+        assert!(!value["error"]["message"].as_str().unwrap().is_empty());
+        let code: u16 = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (code, value["error"]["reason"].as_str().unwrap().to_owned())
+    };
+    for (method, path, code, reason) in [
+        ("GET", "/api/v1/chains/none", 404, "CHAIN_NOT_FOUND"),
+        ("GET", "/api/v1/chains/none/events", 404, "CHAIN_NOT_FOUND"),
+        (
+            "GET",
+            "/api/v1/chains/demo/events?after=x",
+            400,
+            "BAD_REQUEST",
+        ),
+        ("GET", "/api/v1/chains/%ff", 400, "BAD_REQUEST"),
+        ("GET", "/api/v1/nothing", 404, "BAD_REQUEST"),
+        ("POST", "/api/v1/chains", 405, "BAD_REQUEST"),
+    ] {
+        assert_eq!(told(method, path).await, (code, reason.into()), "{path}");
+    }
+    let (head, body) = ask(address, "POST", "/volunteers").await;
+    assert!(head.contains(" 405 ") && body.contains("use GET"), "{head}");
+
+    let file = server.dir.path().join("coordinator.db");
+    let mut database = SqliteConnection::connect(&format!("sqlite://{}", file.display()))
+        .await
+        .unwrap();
+    for table in ["audit", "attempts"] {
+        let gone = format!("ALTER TABLE {table} RENAME TO {table}_gone");
+        sqlx::raw_sql(sqlx::AssertSqlSafe(gone))
+            .execute(&mut database)
+            .await
+            .unwrap();
+    }
+    let unavailable = (503, "STORE_UNAVAILABLE".to_owned());
+    assert_eq!(told("GET", "/api/v1/chains/demo").await, unavailable);
+    let (head, body) = ask(address, "GET", "/chains/demo").await;
+    assert!(head.contains(" 503 ") && body.contains("<h1>"), "{head}");
+    assert!(!body.contains("attempts"), "what failed stays in the log");
+    let (head, body) = ask(address, "GET", "/readyz").await;
+    assert!(head.contains(" 503 "), "{head}");
+    assert_eq!(body, "the database does not answer\n");
     server.shutdown.cancel();
 }
 

@@ -1,13 +1,14 @@
 //! What the pages show, as JSON. Names stay as they are within /api/v1.
 
 use axum::Json;
+use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::header;
 use axum::response::IntoResponse;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Problem, Site};
+use super::{ApiProblem, Problem, Site};
 use crate::domain::event::Event;
 use crate::domain::time::Timestamp;
 use crate::present::{chain_json, hop_json};
@@ -17,7 +18,7 @@ use crate::store::Result as Stored;
 /// Most events in one answer.
 pub(super) const EVENTS: u32 = 500;
 
-pub(super) async fn chains(State(site): State<Site>) -> Result<Json<Value>, Problem> {
+pub(super) async fn chains(State(site): State<Site>) -> Result<Json<Value>, ApiProblem> {
     let now = site.pages.clock.now();
     let chains = site.pages.store.chains().await?;
     let chains: Vec<Value> = chains
@@ -30,8 +31,9 @@ pub(super) async fn chains(State(site): State<Site>) -> Result<Json<Value>, Prob
 
 pub(super) async fn chain(
     State(site): State<Site>,
-    Path(name): Path<String>,
-) -> Result<Json<Value>, Problem> {
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Json<Value>, ApiProblem> {
+    let Path(name) = name?;
     let now = site.pages.clock.now();
     let status = site.status(&name).await?;
     let hops = status
@@ -62,9 +64,10 @@ pub(super) struct After {
 
 pub(super) async fn events(
     State(site): State<Site>,
-    Path(name): Path<String>,
-    Query(query): Query<After>,
-) -> Result<Json<Value>, Problem> {
+    name: Result<Path<String>, PathRejection>,
+    query: Result<Query<After>, QueryRejection>,
+) -> Result<Json<Value>, ApiProblem> {
+    let (Path(name), Query(query)) = (name?, query?);
     let now = site.pages.clock.now();
     let chain = site.status(&name).await?.chain.id;
     let events = site.pages.store.events(chain, query.after, EVENTS).await?;
@@ -111,7 +114,7 @@ impl Site {
     }
 }
 
-pub(super) async fn volunteers(State(site): State<Site>) -> Result<Json<Value>, Problem> {
+pub(super) async fn volunteers(State(site): State<Site>) -> Result<Json<Value>, ApiProblem> {
     let volunteers = site.volunteers().await?;
     let volunteers = volunteers.iter().map(|v| {
         json!({

@@ -20,10 +20,14 @@ use crate::domain::view::ChainStatus;
 use crate::metrics::{self, Counters, Disk};
 use crate::store::{Store, StoreError};
 
+mod accuracy;
 mod api;
 mod live;
 mod pages;
+mod problem;
 mod range;
+
+use problem::{ApiProblem, Problem};
 
 /// What the pages read.
 #[derive(Clone)]
@@ -77,14 +81,15 @@ pub async fn serve(pages: Pages, listener: TcpListener) {
             "/live.js",
             get(|| asset("text/javascript; charset=utf-8", pages::SCRIPT)),
         )
-        .route("/api/v1/chains", get(api::chains))
-        .route("/api/v1/chains/{name}", get(api::chain))
-        .route("/api/v1/chains/{name}/events", get(api::events))
-        .route("/api/v1/volunteers", get(api::volunteers))
+        .route("/icon.svg", get(|| asset("image/svg+xml", pages::ICON)))
+        // browsers ask for it where a page names no icon, as on /metrics
+        .route("/favicon.ico", get(|| asset("image/svg+xml", pages::ICON)))
+        .nest("/api/v1", api())
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(text))
         .fallback(|| async { Problem::NoPage })
+        .method_not_allowed_fallback(|| async { Problem::OnlyRead })
         .layer(middleware::from_fn(guarded))
         .with_state(site);
     let served = axum::serve(listener, router)
@@ -92,6 +97,16 @@ pub async fn serve(pages: Pages, listener: TcpListener) {
     if let Err(error) = served.await {
         tracing::error!(%error, "the HTTP pages failed");
     }
+}
+
+fn api() -> Router<Site> {
+    Router::new()
+        .route("/chains", get(api::chains))
+        .route("/chains/{name}", get(api::chain))
+        .route("/chains/{name}/events", get(api::events))
+        .route("/volunteers", get(api::volunteers))
+        .fallback(|| async { ApiProblem::from(Problem::NoPage) })
+        .method_not_allowed_fallback(|| async { ApiProblem::from(Problem::OnlyRead) })
 }
 
 /// Nothing from elsewhere runs in the pages, and they are in nobody's frame.
@@ -116,45 +131,6 @@ async fn guarded(request: axum::extract::Request, next: Next) -> Response {
 
 async fn asset(kind: &'static str, text: &'static str) -> Response {
     ([(header::CONTENT_TYPE, kind)], text).into_response()
-}
-
-/// Why there is no page.
-enum Problem {
-    NoPage,
-    NoChain,
-    BadRange,
-    Database(StoreError),
-}
-
-impl From<StoreError> for Problem {
-    fn from(error: StoreError) -> Problem {
-        match error {
-            StoreError::Refused(_) => Problem::NoChain,
-            error => Problem::Database(error),
-        }
-    }
-}
-
-impl IntoResponse for Problem {
-    fn into_response(self) -> Response {
-        let (code, text) = match self {
-            Problem::NoPage => (StatusCode::NOT_FOUND, "there is no such page"),
-            Problem::NoChain => (StatusCode::NOT_FOUND, "there is no chain of this name"),
-            Problem::BadRange => (
-                StatusCode::BAD_REQUEST,
-                "give hops like 7, 5-25 or 1,3,9-12",
-            ),
-            // What failed stays in the log: the page is for everybody.
-            Problem::Database(error) => {
-                tracing::error!(%error, "the database does not answer");
-                (
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    "the database does not answer",
-                )
-            }
-        };
-        (code, pages::problem(text)).into_response()
-    }
 }
 
 impl Site {
@@ -184,7 +160,7 @@ async fn ready(State(site): State<Site>) -> Response {
     // one row is enough to know, and probes ask often
     match pages.store.audit(1, 1).await {
         Ok(_) => "ready\n".into_response(),
-        Err(error) => Problem::from(error).into_response(),
+        Err(error) => problem::line(error.into()),
     }
 }
 

@@ -1,10 +1,12 @@
 //! The pages for people. Tables work without JavaScript; `live.js` only brings in new content.
 
 use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
 use cipherhop_proto::v1;
 use maud::{DOCTYPE, Markup, html};
 use serde::Deserialize;
 
+use super::accuracy::accuracy;
 use super::{Problem, Site, api, range};
 use crate::domain::event::{Event, EventKind};
 use crate::domain::time::Timestamp;
@@ -13,9 +15,17 @@ use crate::service::convert;
 
 pub(super) const STYLE: &str = include_str!("style.css");
 pub(super) const SCRIPT: &str = include_str!("live.js");
+pub(super) const ICON: &str = include_str!("icon.svg");
 
 /// Events on a chain's page, and how far back their numbers are looked through.
 const HISTORY: (usize, u64) = (40, 400);
+
+/// The pages without a chain, by their titles.
+const NAVIGATION: [(&str, &str); 3] = [
+    ("/", "Chains"),
+    ("/volunteers", "Volunteers"),
+    ("/lend", "Lend your machine"),
+];
 
 fn layout(title: &str, live: Option<&str>, content: &Markup) -> Markup {
     html! {
@@ -26,6 +36,7 @@ fn layout(title: &str, live: Option<&str>, content: &Markup) -> Markup {
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 title { (title) " · Cipherhop" }
                 link rel="stylesheet" href="/style.css";
+                link rel="icon" href="/icon.svg" type="image/svg+xml";
                 @if live.is_some() {
                     script src="/live.js" defer {}
                     noscript { meta http-equiv="refresh" content="20"; }
@@ -36,13 +47,13 @@ fn layout(title: &str, live: Option<&str>, content: &Markup) -> Markup {
                 header {
                     strong { "Cipherhop" }
                     nav aria-label="Pages" {
-                        a href="/" { "Chains" }
-                        a href="/volunteers" { "Volunteers" }
-                        a href="/lend" { "Lend your machine" }
+                        @for (path, name) in NAVIGATION {
+                            a href=(path) aria-current=[(name == title).then_some("page")] { (name) }
+                        }
                     }
                     span #live role="status" {}
                 }
-                main #content { (content) }
+                main #content tabindex="-1" { (content) }
             }
         }
     }
@@ -80,19 +91,19 @@ pub(super) async fn chains(State(site): State<Site>) -> Result<Markup, Problem> 
         @if chains.is_empty() {
             p { "There is no chain yet. A key holder makes one with " code { "cipherhop-owner chain create" } "." }
         } @else {
-            div.wide { table {
+            div.wide { table.cards aria-label="Chains" {
                 thead { tr { th { "Chain" } th { "State" } th { "Verified hops" } th { "Parameters" } th { "Age" } } }
                 tbody {
                     @for chain in &chains {
-                        tr {
-                            td { a href={ "/chains/" (address(chain)) } { (chain.name) } }
+                        tr id={ "chain-" (address(chain)) } {
+                            td.whole { a href={ "/chains/" (address(chain)) } { (chain.name) } }
                             td {
                                 (state(chain_state(chain.state)))
                                 @if !chain.state_reason.is_empty() { " " span.soft { (chain.state_reason) } }
                             }
-                            td { (chain.head) " of " (chain.hops) }
-                            td { (insecure(chain)) }
-                            td { (duration(chain.age_seconds)) }
+                            td data-label="verified" { (chain.head) " of " (chain.hops) }
+                            td.whole.last { (insecure(chain)) }
+                            td data-label="age" { (duration(chain.age_seconds)) }
                         }
                     }
                 }
@@ -120,8 +131,10 @@ pub(super) async fn chain(
     State(site): State<Site>,
     Path(name): Path<String>,
     Query(filter): Query<Filter>,
-) -> Result<Markup, Problem> {
-    let ranges = range::parse(&filter.hops).ok_or(Problem::BadRange)?;
+) -> Result<(StatusCode, Markup), Problem> {
+    let ranges = range::parse(&filter.hops);
+    let readable = ranges.is_some();
+    let ranges = ranges.unwrap_or_default();
     let now = site.pages.clock.now();
     let status = site.status(&name).await?;
     let (_, back) = HISTORY;
@@ -147,7 +160,7 @@ pub(super) async fn chain(
             @if chain.generation > 0 { "generation " (chain.generation) ", " }
             (duration(chain.age_seconds)) " old. Parameters: " (insecure(&chain)) "."
         }
-        ol.strip aria-label="Hops" {
+        ol.strip aria-label="States of the hops" {
             @for hop in &hops {
                 li class=(hop_state(hop.state)) {
                     a href={ "#hop-" (hop.hop) } {
@@ -159,11 +172,15 @@ pub(super) async fn chain(
         h2 { "Hops" }
         form method="get" {
             label for="hops" { "Hops" }
-            input #hops type="text" name="hops" value=(filter.hops) placeholder="5-25";
+            input #hops type="text" name="hops" value=(filter.hops) placeholder="5-25"
+                aria-invalid=[(!readable).then_some("true")] aria-describedby=[(!readable).then_some("hops-error")];
             label { input type="checkbox" name="open" value="1" checked[filter.open.is_some()]; " open ones only" }
             button { "Show" }
         }
-        div.wide { table {
+        @if !readable {
+            p #hops-error.stuck role="alert" { "“" (filter.hops) "” names no hops: give them like 7, 5-25 or 1,3,9-12." }
+        }
+        div.wide { table.cards aria-label="Hops" {
             thead { tr { th { "Hop" } th { "State" } th { "For" } th { "Who" } th { "Step" } th { "Time left" } th { "Notes" } } }
             tbody {
                 @for hop in &shown { (hop_row(hop)) }
@@ -176,21 +193,27 @@ pub(super) async fn chain(
         (history(&events, now))
     };
     let live = format!("/chains/{address}/live");
-    Ok(layout(&chain.name, Some(&live), &content))
+    let code = match readable {
+        true => StatusCode::OK,
+        false => StatusCode::BAD_REQUEST,
+    };
+    // a page that says what is wrong with the filter stays until that is mended
+    let live = readable.then_some(live.as_str());
+    Ok((code, layout(&chain.name, live, &content)))
 }
 
 fn hop_row(hop: &v1::HopStatus) -> Markup {
     let progress = |r: &v1::RunningAttempt| r.progress.clone().unwrap_or_default();
     html! {
         tr id={ "hop-" (hop.hop) } {
-            td { (hop.hop) }
+            td data-label="hop" { (hop.hop) }
             td { (state(hop_state(hop.state))) }
-            td { (duration(hop.seconds_in_state)) }
-            td {
+            td data-label="for" { (duration(hop.seconds_in_state)) }
+            td data-label="by" {
                 @for r in &hop.running { div { (r.volunteer) } }
                 @if hop.running.is_empty() { (hop.verified_by.join(", ")) }
             }
-            td {
+            td.whole {
                 @for r in &hop.running {
                     @let p = progress(r);
                     div {
@@ -199,7 +222,7 @@ fn hop_row(hop: &v1::HopStatus) -> Markup {
                     }
                 }
             }
-            td {
+            td data-label="left" {
                 @for r in &hop.running {
                     div {
                         @match eta(&progress(r)) {
@@ -209,58 +232,14 @@ fn hop_row(hop: &v1::HopStatus) -> Markup {
                     }
                 }
             }
-            td {
-                @if hop.results_waiting > 0 { div { (hop.results_waiting) " results wait for agreement" } }
+            td.whole {
+                @match hop.results_waiting {
+                    0 => {},
+                    1 => div { "1 result waits for agreement" },
+                    more => div { (more) " results wait for agreement" },
+                }
                 @if hop.attempts > 2 { div { (hop.attempts) " attempts" } }
                 (hop.reason)
-            }
-        }
-    }
-}
-
-/// Errors of the hops on a logarithmic scale from 1e-7 to 1, and the figures.
-fn accuracy(hops: &[v1::HopStatus]) -> Markup {
-    const WIDTH: usize = 14;
-    const HEIGHT: usize = 140;
-    const LEFT: usize = 46;
-    let known: Vec<(u32, f64, f64)> = hops
-        .iter()
-        .filter_map(|h| Some((h.hop, h.max_err_over_f?, h.worst_rel_rms?)))
-        .collect();
-    if known.is_empty() {
-        return html! {};
-    }
-    let tall = |value: f64| {
-        let share = (value.max(1e-7).log10() + 7.0) / 7.0;
-        (share.clamp(0.0, 1.0) * HEIGHT as f64).round() as usize
-    };
-    let right = LEFT + known.len() * WIDTH;
-    html! {
-        h2 { "Accuracy" }
-        p { "Published by the key holder, rounded: the largest error over the full scale F (left bars, blue), and the worst relative rms of a "
-            "token (right bars, violet)." }
-        div.wide {
-            svg role="img" aria-label="Errors by hop, logarithmic; the table below has the figures"
-                viewBox={ "0 0 " (right + 8) " " (HEIGHT + 24) } width=(right + 8) height=(HEIGHT + 24) {
-                @for power in 0..=7 {
-                    @let y = power * HEIGHT / 7 + 4;
-                    line.grid x1=(LEFT) x2=(right) y1=(y) y2=(y) {}
-                    text x="2" y=(y + 4) { @if power == 0 { "1" } @else { "1e-" (power) } }
-                }
-                @for (i, (hop, error, rms)) in known.iter().enumerate() {
-                    @let (x, e, r) = (LEFT + i * WIDTH, tall(*error), tall(*rms));
-                    rect.error x=(x + 1) y=(HEIGHT - e + 4) width="5" height=(e) {}
-                    rect.rms x=(x + 7) y=(HEIGHT - r + 4) width="5" height=(r) {}
-                    @if hop % 5 == 0 { text x=(x) y=(HEIGHT + 18) { (hop) } }
-                }
-            }
-            table {
-                thead { tr { th { "Hop" } th { "max abs(err)/F" } th { "relative rms" } } }
-                tbody {
-                    @for (hop, error, rms) in &known {
-                        tr { td { (hop) } td { (format!("{error:.0e}")) } td { (format!("{rms:.0e}")) } }
-                    }
-                }
             }
         }
     }
@@ -278,15 +257,15 @@ fn ledger(hops: &[v1::HopStatus], address: &str) -> Markup {
                 a href={ "/chains/" (address) "/manifest.sha256" } { "manifest.sha256" }
                 " has the digests of all verified outputs, as " code { "sha256sum -c" } " reads them."
             }
-            div.wide { table {
+            div.wide { table.cards aria-label="Verified outputs" {
                 thead { tr { th { "Hop" } th { "SHA-256 of the output" } th { "Verified by" } th { "Accounts" } } }
                 tbody {
                     @for hop in verified {
                         tr {
-                            td { (hop.hop) }
-                            td { code { (hex::encode(&hop.digest)) } }
-                            td { (method(hop.method).unwrap_or("unknown")) }
-                            td { (hop.verified_by.join(", ")) }
+                            td data-label="hop" { (hop.hop) }
+                            td.whole { code { (hex::encode(&hop.digest)) } }
+                            td data-label="by" { (method(hop.method).unwrap_or("unknown")) }
+                            td data-label="of" { (hop.verified_by.join(", ")) }
                         }
                     }
                 }
@@ -305,14 +284,14 @@ fn history(events: &[Event], now: Timestamp) -> Markup {
     html! {
         h2 { "What happened lately" }
         @if events.is_empty() { p { "Nothing." } }
-        div.wide { table {
+        div.wide { table.cards aria-label="What happened lately" {
             tbody {
                 @for event in events.iter().rev().filter(|e| told(e)).take(most) {
-                    tr {
+                    tr id={ "event-" (event.sequence) } {
                         td { (duration(now.since(event.at).as_secs_f64())) " ago" }
                         td { (event.event.kind.as_str()) }
                         td { @if let Some(hop) = event.event.hop { "hop " (hop) } }
-                        td { (event.event.detail) }
+                        td.whole { (event.event.detail) }
                     }
                 }
             }
@@ -327,13 +306,15 @@ pub(super) async fn volunteers(State(site): State<Site>) -> Result<Markup, Probl
         @if volunteers.is_empty() {
             p { "Nobody has enrolled yet. " a href="/lend" { "Lend your machine." } }
         } @else {
-            div.wide { table {
+            div.wide { table.cards aria-label="Volunteers" {
                 thead { tr { th { "Account" } th { "Devices" } th { "Valid results" } th { "Last seen" } } }
                 tbody {
                     @for v in &volunteers {
                         tr {
-                            td { (v.name) } td { (v.devices) } td { (v.valid_results) }
-                            td { (duration(v.seconds_since_seen)) " ago" }
+                            td.whole { (v.name) }
+                            td data-label="devices" { (v.devices) }
+                            td data-label="valid results" { (v.valid_results) }
+                            td data-label="seen" { (duration(v.seconds_since_seen)) " ago" }
                         }
                     }
                 }
@@ -358,7 +339,7 @@ pub(super) async fn lend(State(site): State<Site>) -> Markup {
         }
         pre {
             "cipherhop-worker doctor\n"
-            "cipherhop-worker enroll --coordinator " (url) " --invite INVITE --name my-machine\n"
+            "cipherhop-worker enroll \\\n  --coordinator " (url) " \\\n  --invite INVITE --name my-machine\n"
             "cipherhop-worker run\n"
         }
         p {

@@ -3,6 +3,7 @@
 
 #[path = "../store/cluster.rs"]
 pub mod cluster;
+pub mod pages;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
