@@ -64,12 +64,12 @@ async fn people_can_read_and_use_the_pages() {
     let empty_pages = empty.pages(Arc::default()).await;
     let told = serde_json::json!({
         "pages": format!("http://{pages}"), "empty": format!("http://{empty_pages}"),
-        "control": format!("http://{}", site.clone().controlled(empty.shutdown.clone()).await),
+        "control": format!("http://{}", site.clone().controlled(empty, empty_pages).await),
         "grpc": site.server.url, "chains": site.chains, "browser": browser,
         "pictures": Path::new(env!("CARGO_TARGET_TMPDIR")).join("pages"),
     });
     let run = Command::new("node")
-        .args(["--test-reporter=spec", "--test-timeout=300000", "--test"])
+        .args(["--test-reporter=spec", "--test-timeout=1200000", "--test"])
         .args(["--test-concurrency=1", "."])
         .current_dir(folder())
         .env("CIPHERHOP_SITE", told.to_string())
@@ -79,5 +79,4 @@ async fn people_can_read_and_use_the_pages() {
         .unwrap();
     assert!(run.success(), "see the failed checks above");
     site.server.shutdown.cancel();
-    empty.shutdown.cancel();
 }

@@ -4,6 +4,8 @@ const place = document.body.dataset.live;
 const state = document.getElementById("live");
 // Until the server is tried again that refused the stream; a stream that was cut off comes back by itself.
 const PAUSE = 5000;
+// Ages grow while nothing happens.
+const OLD = 30000;
 let reading = false, again = false;
 
 // Makes `old` like `fresh`. What is the same stays: the focus, what is selected, scrolled or being typed.
@@ -29,7 +31,7 @@ function renew(old, fresh) {
 
 async function read() {
   again = true;
-  if (reading) return;
+  if (reading || document.hidden) return;
   reading = true;
   try {
     while (again) {
@@ -57,4 +59,9 @@ function watch() {
   };
 }
 
-if (place && window.EventSource) watch();
+if (place && window.EventSource) {
+  watch();
+  setInterval(read, OLD);
+  // nothing is read for a page that nobody sees
+  document.addEventListener("visibilitychange", () => { if (again) read(); });
+}

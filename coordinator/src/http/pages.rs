@@ -1,5 +1,6 @@
 //! The pages for people. Tables work without JavaScript; `live.js` only brings in new content.
 
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use cipherhop_proto::v1;
@@ -130,8 +131,9 @@ pub(super) struct Filter {
 pub(super) async fn chain(
     State(site): State<Site>,
     Path(name): Path<String>,
-    Query(filter): Query<Filter>,
+    filter: Result<Query<Filter>, QueryRejection>,
 ) -> Result<(StatusCode, Markup), Problem> {
+    let Query(filter) = filter.map_err(|_| Problem::BadQuery)?;
     let ranges = range::parse(&filter.hops);
     let readable = ranges.is_some();
     let ranges = ranges.unwrap_or_default();
@@ -321,7 +323,7 @@ pub(super) async fn volunteers(State(site): State<Site>) -> Result<Markup, Probl
             } }
         }
     };
-    Ok(layout("Volunteers", None, &content))
+    Ok(layout("Volunteers", Some("/live"), &content))
 }
 
 pub(super) async fn lend(State(site): State<Site>) -> Markup {

@@ -14,6 +14,7 @@ use crate::store::StoreError;
 pub(super) enum Problem {
     NoPage,
     NoChain,
+    BadQuery,
     OnlyRead,
     Database(StoreError),
 }
@@ -40,6 +41,11 @@ impl Problem {
                 StatusCode::NOT_FOUND,
                 Reason::ChainNotFound,
                 "there is no chain of this name",
+            ),
+            Problem::BadQuery => (
+                StatusCode::BAD_REQUEST,
+                Reason::BadRequest,
+                "the address after the question mark cannot be read: start again from the list of chains",
             ),
             Problem::OnlyRead => (
                 StatusCode::METHOD_NOT_ALLOWED,

@@ -10,7 +10,7 @@ mkdirSync(site.pictures, { recursive: true });
 export const chain = (what) => `/chains/${site.chains[what]}`;
 /** Every page that people see, by the name of its picture. */
 export const PAGES = {
-  chains: "/", running: chain("running"), stuck: chain("stuck"), verifying: chain("verifying"), ready: chain("ready"),
+  chains: "/", running: chain("running"), stuck: chain("stuck"), verifying: chain("verifying"), ready: chain("ready"), paused: chain("paused"),
   completed: chain("completed"), cancelled: chain("cancelled"), filtered: `${chain("running")}?hops=2-5&open=1`,
   volunteers: "/volunteers", lend: "/lend", missing: "/nowhere", "no-chain": "/chains/none",
   "bad-filter": `${chain("running")}?hops=25-5`,
@@ -29,9 +29,10 @@ const browser = await chromium.launch({ executablePath: site.browser, args: ["--
 export const close = () => browser.close();
 
 /** A page whose console errors, failed loads and exceptions are kept in `page.complaints`. */
-export async function open(path, options = {}) {
+export async function open(path, { clock = false, ...options } = {}) {
   const context = await browser.newContext({ baseURL: site.pages, ...options });
-  context.setDefaultTimeout(60_000);
+  context.setDefaultTimeout(120_000);
+  if (clock) await context.clock.install();
   const page = await context.newPage();
   page.complaints = [];
   page.on("console", (message) => {

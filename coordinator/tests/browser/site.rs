@@ -10,7 +10,9 @@ use axum::extract::{Path, State};
 use axum::routing::post;
 use cipherhop_proto::{ChainId, Digest, v1};
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
+use tokio::runtime::Handle;
+use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
 
 use crate::common::*;
 
@@ -105,7 +107,7 @@ impl Site {
         for (what, name, state, reason) in [
             (
                 "paused",
-                "paused-for-maintenance",
+                "paused_for_maintenance_of_the_disks_in_the_second_rack",
                 Paused,
                 "new disks at noon",
             ),
@@ -147,20 +149,23 @@ impl Site {
         }
     }
 
-    /// An address that takes a step for each POST to `/NAME`; `other` is a server that `down` ends.
-    pub async fn controlled(self: Arc<Site>, other: CancellationToken) -> SocketAddr {
+    /// An address that takes a step for each POST to `/NAME`; `other` is a server with its pages, that goes down and
+    /// comes up again.
+    pub async fn controlled(self: Arc<Site>, other: Server, pages: SocketAddr) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let router = Router::new()
-            .route("/{step}", post(step))
-            .with_state((self, other));
+        let router = Router::new().route("/{step}", post(step)).with_state((
+            self,
+            Arc::new(Mutex::new(other)),
+            pages,
+        ));
         tokio::spawn(async { axum::serve(listener, router).await });
         address
     }
 }
 
 async fn step(
-    State((site, other)): State<(Arc<Site>, CancellationToken)>,
+    State((site, other, pages)): State<(Arc<Site>, Arc<Mutex<Server>>, SocketAddr)>,
     Path(step): Path<String>,
 ) {
     let id = site.chains["running"].parse::<ChainId>().unwrap().to_vec();
@@ -181,7 +186,16 @@ async fn step(
         }
         "pause" => set_state(&site.server, &id, v1::ChainState::Paused, "lunch").await,
         "resume" => set_state(&site.server, &id, v1::ChainState::Active, "").await,
-        "down" => other.cancel(),
+        "down" => other.lock().await.shutdown.cancel(),
+        "up" => {
+            // this future cannot move between threads, as the router's must
+            let start = || Handle::current().block_on(Server::start());
+            let server = spawn_blocking(start).await.unwrap();
+            let listener = TcpListener::bind(pages).await.unwrap();
+            server.pages_on(listener, Arc::default());
+            server.volunteer("the first after the restart").await;
+            *other.lock().await = server;
+        }
         other => panic!("no step {other}"),
     }
 }

@@ -6,7 +6,7 @@ import { EMPTY, PAGES, chain, close, open, picture, site, step } from "./site.mj
 after(close);
 
 // machines that run tests stand still now and then
-const SOON = { timeout: 60_000 };
+const SOON = { timeout: 120_000 };
 const hops = (page) => page.getByRole("table", { name: "Hops", exact: true });
 const field = (page) => page.getByRole("textbox", { name: "Hops", exact: true });
 const connected = (page) => page.locator("#live", { hasText: /^live$/ }).waitFor(SOON);
@@ -52,6 +52,52 @@ test("a live update leaves alone what is being typed, the focus and the selectio
   await page.locator("#hop-4", { hasText: "14/45" }).waitFor(SOON);
   assert.equal(await page.evaluate(() => getSelection().toString().trim()), "4");
   assert.deepEqual(page.complaints, []);
+  await page.context().close();
+});
+
+/** Counts how often the page is read anew. */
+function readings(page) {
+  const count = { now: 0 };
+  page.on("response", (answer) => { if (answer.request().resourceType() === "fetch") count.now += 1; });
+  count.until = async (number) => {
+    for (const end = Date.now() + SOON.timeout; count.now < number;) {
+      assert.ok(Date.now() < end, `read ${count.now} times, not ${number}`);
+      await new Promise((done) => setTimeout(done, 50));
+    }
+  };
+  return count;
+}
+
+test("ages grow although nothing happens", async () => {
+  const page = await open(chain("completed"), { clock: true });
+  const count = readings(page);
+  // the stream begins with one message
+  await count.until(1);
+  await new Promise((done) => setTimeout(done, 1500));
+  const before = await page.locator("#content").innerText();
+  const read = count.now;
+  await page.clock.fastForward(31_000);
+  await count.until(read + 1);
+  await page.locator("#content").filter({ hasNotText: before }).waitFor(SOON);
+  await page.context().close();
+});
+
+test("a page that nobody sees is read when it is seen again", async () => {
+  const page = await open(chain("running"));
+  const count = readings(page);
+  await count.until(1);
+  const show = (hidden) => page.evaluate((hidden) => {
+    Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+  }, hidden);
+  await show(true);
+  await page.waitForTimeout(1000);
+  const before = count.now;
+  await step("progress");
+  await page.waitForTimeout(4000);
+  assert.equal(count.now, before);
+  await show(false);
+  await page.locator("#hop-4", { hasText: "15/45" }).waitFor(SOON);
   await page.context().close();
 });
 
@@ -143,6 +189,7 @@ test("nothing to show is said in words", async () => {
     [`${chain("ready")}?hops=7`, "No hop fits the filter."],
     [PAGES["no-chain"], "there is no chain of this name"],
     [PAGES.missing, "there is no such page"],
+    [`${chain("ready")}?hops=1&hops=2`, "cannot be read: start again"],
   ]) {
     const page = await open(path);
     await page.getByText(text).waitFor(SOON);
@@ -170,10 +217,14 @@ test("the page of a volunteer's first steps names this coordinator", async () =>
 });
 
 test("a coordinator that went away is said, with what was last known", async () => {
-  const page = await open(EMPTY["empty-chains"]);
+  const page = await open(EMPTY["empty-volunteers"]);
   await connected(page);
   await step("down");
   await page.locator("#live", { hasText: "not connected" }).waitFor(SOON);
-  assert.match(await page.locator("h1").innerText(), /Chains/);
+  assert.match(await page.locator("h1").innerText(), /Volunteers/);
+  // once it is back the page follows again by itself
+  await step("up");
+  await page.getByText("the first after the restart").waitFor(SOON);
+  await connected(page);
   await page.context().close();
 });

@@ -15,6 +15,12 @@ impl Server {
     pub async fn pages(&self, counters: Arc<Counters>) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
+        self.pages_on(listener, counters);
+        address
+    }
+
+    /// The same on this socket.
+    pub fn pages_on(&self, listener: TcpListener, counters: Arc<Counters>) {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let pages = Pages {
             store: self.store.clone(),
@@ -28,6 +34,5 @@ impl Server {
             shutdown: self.shutdown.clone(),
         };
         tokio::spawn(serve(pages, listener));
-        address
     }
 }
