@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use cipherhop_ckks::{
-    Ciphertext, Context, EvalKey, Params, SpareBuffers, ciphertext_size, inspect, inspect_key,
+    Ciphertext, Context, EvalKey, Params, SpareBlocks, ciphertext_size, inspect, inspect_key,
     peek_key,
 };
 
@@ -87,7 +87,7 @@ pub fn eval_key(bytes: &[u8]) -> usize {
         assert!(key.to_bytes(&CONTEXT) == bytes, "two forms of one key");
     }
     // A file whose length is not what the header says.
-    let mut spare = SpareBuffers::default();
+    let mut spare = SpareBlocks::default();
     let size = bytes.len() as u64;
     let short = bytes.len() / 2;
     assert!(EvalKey::read(&CONTEXT, &mut &bytes[..short], size, None, &mut spare).is_err());

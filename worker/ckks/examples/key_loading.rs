@@ -1,7 +1,7 @@
 //! What it costs to bring an evaluation key into memory: `cargo run --release --example key_loading -- n16-128`.
 
 use cipherhop_ckks::{
-    CkksError, Context, EvalKey, KeyId, KeySpec, Params, SpareBuffers, expand_uniform, pack,
+    CkksError, Context, EvalKey, KeyId, KeySpec, Params, SpareBlocks, expand_uniform, pack,
     packed_size, unpack,
 };
 use sha2::{Digest, Sha256};
@@ -73,7 +73,7 @@ fn main() -> Result<(), CkksError> {
     std::fs::File::create(&path)
         .and_then(|mut f| f.write_all(&bytes))
         .map_err(io)?;
-    let mut spare = SpareBuffers::default();
+    let mut spare = SpareBlocks::default();
     let size = bytes.len() as u64;
     for (what, recycled, hashed) in [
         ("read and expand, fresh memory", false, false),

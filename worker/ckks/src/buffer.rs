@@ -13,7 +13,7 @@ const SMALLEST: usize = 1 << 14;
 const SLACK: usize = 1 << 24;
 
 /// Free blocks, the longest unused first. Blocks in use and free ones together take no more than those in use once
-/// did, an eighth more or `SLACK` more, whichever is less.
+/// did, an eighth more or `SLACK` more, whichever is less, and what the caller allows on top.
 struct Pool {
     free: Vec<Vec<u64>>,
     /// Words of the free blocks.
@@ -21,6 +21,16 @@ struct Pool {
     /// Words of the blocks in use, and the most there were.
     used: usize,
     most: usize,
+    /// Words that free blocks may take beyond the usual.
+    allowed: usize,
+}
+
+/// Allows memory of polynomials that are gone, `bytes` of it beyond the usual 128 MiB, to be kept for the next ones.
+/// A hop that computes on several threads gains from up to about 2 GiB: its phases take blocks of different lengths,
+/// and what was given back to the system has to be cleared by it before it comes again.
+pub fn keep_free_memory(bytes: u64) {
+    let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    pool.allowed = usize::try_from(bytes / 8).unwrap_or(usize::MAX);
 }
 
 static POOL: Mutex<Pool> = Mutex::new(Pool::new());
@@ -32,6 +42,7 @@ impl Pool {
             words: 0,
             used: 0,
             most: 0,
+            allowed: 0,
         }
     }
 
@@ -67,7 +78,7 @@ impl Pool {
 
     fn trim(&mut self) -> Vec<Vec<u64>> {
         let mut gone = 0;
-        let most = self.most + SLACK.min(self.most / 8);
+        let most = (self.most + SLACK.min(self.most / 8)).saturating_add(self.allowed);
         while self.used + self.words > most && gone < self.free.len() {
             self.words -= self.free[gone].len();
             gone += 1;
@@ -238,6 +249,18 @@ mod tests {
         // more in use than ever: little is kept
         assert_eq!(pool.note(90).len(), 1);
         assert_eq!((pool.words, pool.used, pool.most), (0, 170, 170));
+    }
+
+    #[test]
+    fn what_is_allowed_on_top_is_kept_and_no_more() {
+        let mut pool = Pool::new();
+        pool.allowed = 150;
+        assert!(pool.note(100).is_empty());
+        assert!(pool.give(vec![0; 100]).is_empty());
+        assert!(pool.note(162).is_empty(), "100 + 162 <= 162 + 20 + 150");
+        assert!(pool.give(vec![0; 162]).is_empty());
+        assert_eq!(pool.note(71).len(), 1, "262 + 71 > 162 + 20 + 150");
+        assert_eq!((pool.words, pool.used), (162, 71));
     }
 
     #[test]

@@ -121,16 +121,14 @@ fn turn<'a>(
     (table, key): &'a (Arc<Vec<u32>>, Arc<EvalKey>),
     i: usize,
     limbs: usize,
-    n: usize,
     digits: usize,
 ) -> Turn<'a> {
     // limb i of the key sits higher when the key covers more q limbs
     let k = if i < limbs { i } else { i - limbs + key.limbs };
-    let at = k * n..(k + 1) * n;
     let used = key.digits.iter().take(digits);
     Turn {
         table,
-        key: used.map(|d| (&d.b[at.clone()], &d.a[at.clone()])).collect(),
+        key: used.map(|d| (d.b.limb(k), d.a.limb(k))).collect(),
     }
 }
 
@@ -206,7 +204,7 @@ impl Hoisted<'_> {
         let babies: Vec<Option<Turn<'_>>> = self
             .babies
             .iter()
-            .map(|baby| baby.as_ref().map(|b| turn(b, i, limbs, n, digits.len())))
+            .map(|baby| baby.as_ref().map(|b| turn(b, i, limbs, digits.len())))
             .collect();
         let mut buffer = Buffer::scratch(0);
         let mut rest = self.diagonals.limb(i, &mut buffer).into_iter();

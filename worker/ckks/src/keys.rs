@@ -1,5 +1,6 @@
 //! Evaluation keys. The uniform half of a key is regenerated from a seed, so only half of it travels.
 
+use crate::blocks::{Limbs, SpareBlocks};
 use crate::context::Context;
 use crate::error::CkksError;
 use crate::params::Params;
@@ -136,8 +137,8 @@ impl KeySpec {
 /// One gadget component: b = -a*s + e + (P*t on the limbs of this digit, 0 elsewhere).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KeyDigit {
-    pub(crate) b: Vec<u64>,
-    pub(crate) a: Vec<u64>,
+    pub(crate) b: Limbs,
+    pub(crate) a: Limbs,
 }
 
 /// A key-switching key from a secret t to the secret s. NTT domain; every component has the q limbs
@@ -177,9 +178,12 @@ impl EvalKey {
         let digits = b
             .into_iter()
             .enumerate()
-            .map(|(digit, b)| KeyDigit {
-                a: EvalKey::uniform_half(ctx, spec, &seed, digit),
-                b,
+            .map(|(digit, b)| {
+                let none = &mut SpareBlocks::default();
+                let mut a = Limbs::scratch(n, spec.limbs + special, none);
+                EvalKey::fill_uniform_half(ctx, spec, &seed, digit, a.par_iter_mut());
+                let b = Limbs::copy_of(n, &b);
+                KeyDigit { b, a }
             })
             .collect();
         Ok(EvalKey {
@@ -209,19 +213,19 @@ impl EvalKey {
     /// The uniform half of one digit, (limbs + special) * N residues in the NTT domain, q limbs first.
     pub fn uniform_half(ctx: &Context, spec: KeySpec, seed: &[u8; 32], digit: usize) -> Vec<u64> {
         let mut a = vec![0u64; (spec.limbs + spec.special(ctx)) * ctx.n()];
-        EvalKey::fill_uniform_half(ctx, spec, seed, digit, &mut a);
+        EvalKey::fill_uniform_half(ctx, spec, seed, digit, a.par_chunks_exact_mut(ctx.n()));
         a
     }
 
-    pub(crate) fn fill_uniform_half(
+    /// Fills the limbs of the uniform half of one digit.
+    pub(crate) fn fill_uniform_half<'a>(
         ctx: &Context,
         spec: KeySpec,
         seed: &[u8; 32],
         digit: usize,
-        a: &mut [u64],
+        limbs: impl IndexedParallelIterator<Item = &'a mut [u64]>,
     ) {
-        let limbs = a.par_chunks_exact_mut(ctx.n()).enumerate();
-        limbs.for_each(|(i, out)| {
+        limbs.enumerate().for_each(|(i, out)| {
             let m = ctx.ext_index(spec.limbs, i);
             let q = ctx.modulus(m).value();
             Stream::new(seed, spec.id, digit, m, q).fill(q, out);
@@ -229,10 +233,11 @@ impl EvalKey {
     }
 
     /// Gives the memory of the key back for the next one.
-    pub fn recycle(self, spare: &mut SpareBuffers) {
-        spare
-            .0
-            .extend(self.digits.into_iter().flat_map(|d| [d.a, d.b]));
+    pub fn recycle(self, spare: &mut SpareBlocks) {
+        for digit in self.digits {
+            spare.put(digit.a);
+            spare.put(digit.b);
+        }
     }
 
     /// Which key.
@@ -253,49 +258,21 @@ impl EvalKey {
         }
     }
 
-    /// Both halves (b, a) of one digit: (limbs + special) * N residues each, NTT domain, q limbs first.
-    pub fn component(&self, digit: usize) -> Option<(&[u64], &[u64])> {
-        self.digits.get(digit).map(|d| (&d.b[..], &d.a[..]))
+    /// Both halves (b, a) of one digit, limb by limb: limbs + special limbs of N residues, NTT domain, q limbs first.
+    pub fn component(
+        &self,
+        digit: usize,
+    ) -> Option<impl ExactSizeIterator<Item = (&[u64], &[u64])>> {
+        let digit = self.digits.get(digit)?;
+        Some((0..self.limbs + self.special).map(|i| (digit.b.limb(i), digit.a.limb(i))))
     }
 
     /// Bytes held in memory.
     pub fn bytes(&self) -> usize {
         self.digits
             .iter()
-            .map(|d| (d.a.len() + d.b.len()) * 8)
+            .map(|d| (d.a.words() + d.b.words()) * 8)
             .sum()
-    }
-}
-
-/// Memory of keys that were dropped, for keys about to be read: fresh memory has to be cleared by the system first,
-/// which takes as long as filling it.
-#[derive(Debug, Default)]
-pub struct SpareBuffers(Vec<Vec<u64>>);
-
-fn serves(buffer: &Vec<u64>, len: usize) -> bool {
-    (len..=len + len / 8).contains(&buffer.capacity())
-}
-
-impl SpareBuffers {
-    /// Keeps what serves for `count` buffers of that length; frees the rest, so that it does not add to them.
-    pub(crate) fn keep(&mut self, len: usize, count: usize) {
-        self.0.retain(|v| serves(v, len));
-        self.0.truncate(count);
-    }
-
-    /// A buffer of that length with any content.
-    pub(crate) fn take(&mut self, len: usize) -> Vec<u64> {
-        let Some(at) = self.0.iter().position(|v| serves(v, len)) else {
-            return vec![0; len];
-        };
-        let mut buffer = self.0.swap_remove(at);
-        buffer.resize(len, 0);
-        buffer
-    }
-
-    /// Bytes held.
-    pub fn bytes(&self) -> usize {
-        self.0.iter().map(|v| v.capacity() * 8).sum()
     }
 }
 
@@ -354,20 +331,5 @@ impl EvalKeys {
 impl KeySource for EvalKeys {
     fn key(&self, id: KeyId) -> Result<Arc<EvalKey>, CkksError> {
         self.keys.get(&id).cloned().ok_or(CkksError::MissingKey(id))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn spare_memory_that_the_next_key_cannot_use_is_freed_before_it_is_read() {
-        let mut spare = SpareBuffers(vec![vec![1; 100], vec![2; 110], vec![3; 114], vec![4; 99]]);
-        spare.keep(100, 2);
-        assert_eq!(spare.bytes(), 8 * 210);
-        let mut lens: Vec<usize> = (0..3).map(|_| spare.take(100).capacity()).collect();
-        lens.sort_unstable();
-        assert_eq!((lens, spare.bytes()), (vec![100, 100, 110], 0));
     }
 }

@@ -4,6 +4,7 @@
 //! Everything that is stored is canonical, everything that is computed on ciphertexts is integer
 //! arithmetic, so results are the same bytes for any number of threads and any kernel.
 
+mod blocks;
 mod boot;
 mod buffer;
 mod cheb;
@@ -32,7 +33,9 @@ mod switch;
 mod uniform;
 mod wire;
 
+pub use blocks::SpareBlocks;
 pub use boot::{BootProfile, Bootstrapper, EvalModSetting};
+pub use buffer::keep_free_memory;
 pub use cheb::{ChebPoly, cheb_depth};
 pub use cipher::{Ciphertext, ExtCiphertext, PlainKind, Plaintext, Product, ScaleId};
 pub use complex::Complex;
@@ -44,7 +47,7 @@ pub use fused::{BabySums, InputLimb, SumLimb, Turn};
 pub use ifma::emulated_ifma_kernel;
 pub use isa::{Isa, kernel_for};
 pub use kernel::{Kernel, KeyProduct, ScalarKernel};
-pub use keys::{EvalKey, EvalKeys, KeyId, KeySource, KeySpec, SpareBuffers, expanded_key_size};
+pub use keys::{EvalKey, EvalKeys, KeyId, KeySource, KeySpec, expanded_key_size};
 pub use linear::{LinearMap, PreparedMap};
 pub use modular::{Modulus, Shoup, is_prime};
 pub use ntt::NttTable;

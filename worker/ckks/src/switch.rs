@@ -212,15 +212,14 @@ impl Context {
         switch: &Switch,
         outs: (&mut [u64], &mut [u64]),
     ) {
-        let (n, key) = (self.n(), switch.key);
+        let key = switch.key;
         let m = self.modulus(self.ext_index(limbs, i));
         // limb i of the key sits higher when the key covers more q limbs
         let k = if i < limbs { i } else { i - limbs + key.limbs };
-        let at = k * n..(k + 1) * n;
         let terms: Vec<_> = digits
             .iter()
             .zip(&key.digits)
-            .map(|(d, key)| (*d, &key.b[at.clone()], &key.a[at.clone()]))
+            .map(|(d, key)| (*d, key.b.limb(k), key.a.limb(k)))
             .collect();
         let addends = switch.addends.map(|addend| match addend {
             Addend::Nothing => None,

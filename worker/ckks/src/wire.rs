@@ -12,10 +12,11 @@
 //! nothing may follow, and every set of bytes that parses is what writing would give. Digests are over these bytes.
 //! Version 1 had whole bytes per residue.
 
+use crate::blocks::{Limbs, SpareBlocks};
 use crate::cipher::{Ciphertext, ScaleId};
 use crate::context::Context;
 use crate::error::CkksError;
-use crate::keys::{EvalKey, KeyDigit, KeyId, KeySpec, SpareBuffers};
+use crate::keys::{EvalKey, KeyDigit, KeyId, KeySpec};
 use crate::pack::{pack_into, packed_size, unpack};
 use crate::params::Params;
 use crate::poly::{Domain, Poly};
@@ -313,16 +314,16 @@ fn read_exactly(from: &mut impl Read, out: &mut [u8]) -> Result<(), CkksError> {
 const PIECE: usize = 1 << 14;
 
 /// Reads consecutive limbs; feeds what it reads to `hash` if there is one.
-fn read_limbs(
+fn read_limbs<'a>(
     n: usize,
     moduli: impl Iterator<Item = u64>,
     from: &mut impl Read,
     mut hash: Option<&mut Sha256>,
-    out: &mut [u64],
+    out: impl Iterator<Item = &'a mut [u64]>,
 ) -> Result<(), CkksError> {
     let piece = n.min(PIECE);
     let mut packed = Vec::new();
-    for ((limb, out), q) in out.chunks_exact_mut(n).enumerate().zip(moduli) {
+    for ((limb, out), q) in out.enumerate().zip(moduli) {
         packed.resize(packed_size(piece, q), 0);
         for (number, out) in out.chunks_exact_mut(piece).enumerate() {
             read_exactly(from, &mut packed)?;
@@ -378,7 +379,7 @@ impl EvalKey {
         let limbs = self
             .digits
             .iter()
-            .flat_map(|digit| digit.b.chunks_exact(ctx.n()).zip(&moduli));
+            .flat_map(|digit| digit.b.iter().zip(&moduli));
         pack_limbs(limbs, &mut out[KEY_HEADER..]);
         out
     }
@@ -386,7 +387,7 @@ impl EvalKey {
     /// Strict inverse of `to_bytes`; expands the uniform halves.
     pub fn from_bytes(ctx: &Context, bytes: &[u8]) -> Result<EvalKey, CkksError> {
         parse_key_header(ctx.params(), ctx.params_digest(), bytes)?;
-        let mut spare = SpareBuffers::default();
+        let mut spare = SpareBlocks::default();
         let size = bytes.len() as u64;
         EvalKey::read(ctx, &mut &bytes[..], size, None, &mut spare)
     }
@@ -398,7 +399,7 @@ impl EvalKey {
         from: &mut (impl Read + Send),
         size: u64,
         mut hash: Option<&mut Sha256>,
-        spare: &mut SpareBuffers,
+        spare: &mut SpareBlocks,
     ) -> Result<EvalKey, CkksError> {
         let (params, n) = (ctx.params(), ctx.n());
         let mut header = [0; KEY_HEADER];
@@ -411,14 +412,13 @@ impl EvalKey {
         let seed = array(&header, 48);
         let limbs = spec.limbs + spec.special_of(params);
         let mut digits = Vec::with_capacity(spec.digits_of(params));
-        spare.keep(limbs * n, 2 * spec.digits_of(params));
         for digit in 0..spec.digits_of(params) {
-            let mut a = spare.take(limbs * n);
-            let mut b = spare.take(limbs * n);
+            let mut a = Limbs::scratch(n, limbs, spare);
+            let mut b = Limbs::scratch(n, limbs, spare);
             let hash = hash.as_deref_mut();
             let ((), read) = rayon::join(
-                || EvalKey::fill_uniform_half(ctx, spec, &seed, digit, &mut a),
-                || read_limbs(n, key_moduli(params, spec), from, hash, &mut b),
+                || EvalKey::fill_uniform_half(ctx, spec, &seed, digit, a.par_iter_mut()),
+                || read_limbs(n, key_moduli(params, spec), from, hash, b.iter_mut()),
             );
             read?;
             digits.push(KeyDigit { b, a });

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use cipherhop_ckks::{
-    CkksError, Context, EvalKey, KeyId, KeySource, KeySpec, SpareBuffers, expanded_key_size,
+    CkksError, Context, EvalKey, KeyId, KeySource, KeySpec, SpareBlocks, expanded_key_size,
     key_size,
 };
 use sha2::{Digest, Sha256};
@@ -48,7 +48,7 @@ pub struct KeyUse {
     pub loads: u64,
     /// Bytes read from disk.
     pub bytes_read: u64,
-    /// Most bytes of keys in memory at a time.
+    /// Most bytes in memory at a time, of keys and of memory kept for them.
     pub peak_bytes: u64,
     /// Seconds spent loading.
     pub seconds: f64,
@@ -59,6 +59,8 @@ struct State {
     held: HashMap<KeyId, Held>,
     /// Bytes of the keys held and of those being loaded.
     bytes: u64,
+    /// Memory of keys that went, as far as the budget has room for it.
+    spare: SpareBlocks,
     /// Counts uses.
     clock: u64,
     /// Positions at which each key is expected, ascending.
@@ -101,8 +103,8 @@ impl State {
         }
     }
 
-    /// Makes room for `bytes`; keys in use stay. Their memory goes to `spare`.
-    fn make_room(&mut self, bytes: u64, budget: u64, spare: &mut SpareBuffers) {
+    /// Makes room for `bytes`; keys in use stay.
+    fn make_room(&mut self, bytes: u64, budget: u64) {
         while self.bytes + bytes > budget {
             let idle = self
                 .held
@@ -115,7 +117,7 @@ impl State {
             if let Some(gone) = self.held.remove(&id) {
                 self.bytes -= gone.bytes;
                 if let Ok(key) = Arc::try_unwrap(gone.key) {
-                    key.recycle(spare);
+                    key.recycle(&mut self.spare);
                 }
             }
         }
@@ -183,7 +185,7 @@ impl DirKeys {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn load(&self, file: &KeyFile, spare: &mut SpareBuffers) -> Result<EvalKey, CkksError> {
+    fn load(&self, file: &KeyFile, spare: &mut SpareBlocks) -> Result<EvalKey, CkksError> {
         let unreadable =
             |e: std::io::Error| CkksError::Unreadable(format!("{}: {e}", file.path.display()));
         let mut from = File::open(&file.path).map_err(unreadable)?;
@@ -211,8 +213,7 @@ impl DirKeys {
 impl KeySource for DirKeys {
     fn key(&self, id: KeyId) -> Result<Arc<EvalKey>, CkksError> {
         let file = self.files.get(&id).ok_or(CkksError::MissingKey(id))?;
-        let mut spare = SpareBuffers::default();
-        {
+        let mut spare = {
             let mut state = self.state();
             state.note_use(id);
             let clock = state.clock;
@@ -220,14 +221,18 @@ impl KeySource for DirKeys {
                 held.used = clock;
                 return Ok(held.key.clone());
             }
-            state.make_room(file.expanded, self.budget, &mut spare);
+            state.make_room(file.expanded, self.budget);
             state.bytes += file.expanded;
-            state.usage.peak_bytes = state.usage.peak_bytes.max(state.bytes);
-        }
+            let spare = state.spare.split_for(self.ctx.params(), file.spec);
+            let room = self.budget.saturating_sub(state.bytes);
+            state.spare.shrink_to(room);
+            let held = state.bytes + state.spare.bytes();
+            state.usage.peak_bytes = state.usage.peak_bytes.max(held);
+            spare
+        };
         // Loaded without the lock: reading a key runs parallel loops whose tasks may ask for keys themselves.
         let begin = Instant::now();
         let loaded = self.load(file, &mut spare);
-        drop(spare);
         let mut state = self.state();
         let key = match loaded {
             Ok(key) => Arc::new(key),

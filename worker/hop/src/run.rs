@@ -349,8 +349,11 @@ impl Run<'_> {
         let mut written = Vec::with_capacity(outputs.len());
         for (name, value) in step.writes.iter().zip(outputs) {
             let bytes = value.to_bytes(&self.engine.ctx);
-            self.dir.save(name, &bytes)?;
-            let digest = hex::encode(Sha256::digest(&bytes));
+            let (saved, digest) = rayon::join(
+                || self.dir.save(name, &bytes),
+                || hex::encode(Sha256::digest(&bytes)),
+            );
+            saved?;
             self.dir.keep(name, &digest)?;
             written.push((name.clone(), digest.clone()));
             let value = Arc::new(value);

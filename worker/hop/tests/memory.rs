@@ -8,7 +8,7 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use cipherhop_ckks::{Ciphertext, EvalKey, KeySpec, Params, ScaleId};
+use cipherhop_ckks::{Ciphertext, EvalKey, KeySpec, Params, ScaleId, keep_free_memory};
 use cipherhop_hop::ckks_backend::Engine;
 use cipherhop_hop::keys::{DirKeys, KEYS_FORMAT, KeyEntry, KeyManifest};
 use cipherhop_hop::memory::HopMemory;
@@ -77,11 +77,13 @@ fn the_estimate_bounds_the_peak_and_a_small_budget_gives_the_same_bytes() {
     );
     let mut digests: Vec<[u8; 32]> = Vec::new();
     let mut limits = vec![memory.least(), (memory.least() + memory.best()) / 2];
+    limits.push(memory.best() + (32 << 20));
     if let Ok(text) = std::env::var("MEMORY_MIB") {
         limits = vec![text.parse::<u64>().unwrap() << 20];
     }
     for allowed in limits {
         let budget = memory.key_budget(allowed).unwrap();
+        keep_free_memory(memory.to_spare(allowed));
         let keys = DirKeys::open(engine.ctx.clone(), dir.path().into(), manifest.clone());
         let keys = Arc::new(keys.unwrap().with_budget(budget));
         let work = tempfile::tempdir().unwrap();

@@ -84,6 +84,7 @@ fn run(job_file: &Path, isa: Option<Isa>, cancel: &AtomicBool) -> Result<Line, T
             available: job.memory,
         });
     };
+    cipherhop_ckks::keep_free_memory(memory.to_spare(job.memory));
     let engine = Engine::on(isa, params).map_err(|e| trouble(e.into()))?;
     let keys = DirKeys::open(engine.ctx.clone(), job.keys.clone(), manifest).map_err(trouble)?;
     let keys = Arc::new(keys.with_budget(budget));

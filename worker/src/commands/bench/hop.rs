@@ -7,7 +7,10 @@ use cipherhop_hop::ckks_backend::Engine;
 use cipherhop_hop::error::HopError;
 use cipherhop_hop::golden::{Degrees, Synthetic};
 use cipherhop_hop::layout::{Layout, Shape};
+use cipherhop_hop::memory::HopMemory;
 use std::sync::Arc;
+
+use crate::machine;
 
 use super::Setup;
 use super::measure::{Line, Profile, Times, forget_peak};
@@ -118,6 +121,8 @@ pub(super) fn hop(setup: &Setup, model: Model) -> Result<(), HopError> {
         keys.insert(EvalKey::pseudorandom(&engine.ctx, *spec, &[1; 32])?);
     }
     layer.set_keys(Arc::new(keys));
+    // As a volunteer's hop does with memory to spare; half of what is free is left for the hop itself.
+    cipherhop_ckks::keep_free_memory((machine::memory_for_work(None) / 2).min(HopMemory::USEFUL));
     let names = layer.registers();
     forget_peak();
     let (times, profile) = Times::of(setup.runs, || {
