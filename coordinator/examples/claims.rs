@@ -2,16 +2,22 @@
 //! not have it.
 //!
 //! `cargo run --release -p cipherhop-coordinator --example claims -- [--database sqlite|postgres|URL] [--devices N]
-//! [--chains N] [--seconds N] [--runs N]`. `postgres` starts a cluster of its own, with fsync on; the database of a
+//! [--chains N] [--seconds N] [--runs N] [--watchers N]`. `postgres` starts a cluster of its own, with fsync on; the database of a
 //! URL should be empty. Every device claims, holds for 2 ms and gives back, in a loop, so each claim counted stands
 //! for two calls. Prints a line of JSON for each run and one with the medians; fails if a hop was with more accounts
 //! than its quorum at once, twice with one account, or an epoch was handed out twice.
+//!
+//! `--watchers N`: so many browsers follow the first chain by server-sent events and get its page at each one, as the
+//! page's script does; each run then measures without and with them, in turns of a quarter of the time.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/common/mod.rs"]
 mod common;
+#[path = "claims/watchers.rs"]
+mod watchers;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -31,6 +37,7 @@ struct Settings {
     chains: usize,
     seconds: u64,
     runs: usize,
+    watchers: usize,
 }
 
 fn settings() -> Settings {
@@ -40,6 +47,7 @@ fn settings() -> Settings {
         chains: 64,
         seconds: 10,
         runs: 1,
+        watchers: 0,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -49,6 +57,7 @@ fn settings() -> Settings {
             "--devices" => settings.devices = value.parse().unwrap(),
             "--chains" => settings.chains = value.parse().unwrap(),
             "--seconds" => settings.seconds = value.parse().unwrap(),
+            "--watchers" => settings.watchers = value.parse().unwrap(),
             "--runs" => settings.runs = value.parse().unwrap(),
             other => panic!("unknown setting {other}"),
         }
@@ -131,6 +140,30 @@ fn millis(times: &mut [Duration], permille: usize) -> f64 {
     at.map_or(f64::NAN, |time| (time.as_secs_f64() * 1e6).round() / 1000.0)
 }
 
+/// Every device until `end`.
+async fn measure(volunteers: &[Volunteer], seen: &Arc<Mutex<Seen>>, end: Instant) -> Counted {
+    let mut devices = tokio::task::JoinSet::new();
+    for (number, volunteer) in volunteers.iter().enumerate() {
+        devices.spawn(work(number, volunteer.clone(), seen.clone(), end));
+    }
+    let mut all = Counted::default();
+    while let Some(done) = devices.join_next().await {
+        let mut one = done.unwrap();
+        all.claims.append(&mut one.claims);
+        all.releases.append(&mut one.releases);
+        all.no_work += one.no_work;
+    }
+    all
+}
+
+fn quantiles(times: &mut [Duration]) -> serde_json::Value {
+    json!({
+        "p50": millis(times, 500),
+        "p95": millis(times, 950),
+        "p99": millis(times, 990),
+    })
+}
+
 struct Figures {
     per_second: f64,
     p50: f64,
@@ -168,19 +201,35 @@ async fn run(settings: &Settings) -> Figures {
         volunteers.push(volunteer);
     }
     let seen: Arc<Mutex<Seen>> = Arc::default();
+    if settings.watchers > 0 {
+        let address = watchers::pages(&server).await;
+        for turn in 0..4 {
+            let crowd = match turn % 2 {
+                1 => Some(watchers::crowd(address, settings.watchers, "chain%200").await),
+                _ => None,
+            };
+            let before = crowd
+                .as_ref()
+                .map_or(0, |c| c.pages.load(Ordering::Relaxed));
+            let time = Duration::from_secs(settings.seconds).div_f64(4.0);
+            let start = Instant::now();
+            let mut counted = measure(&volunteers, &seen, start + time).await;
+            let seconds = start.elapsed().as_secs_f64();
+            let got = crowd.map(|c| c.pages.load(Ordering::Relaxed) - before);
+            println!(
+                "{}",
+                json!({
+                    "watchers": got.map_or(0, |_| settings.watchers),
+                    "pages_per_second": got.map(|pages| (pages as f64 / seconds).round()),
+                    "claims_per_second": (counted.claims.len() as f64 / seconds).round(),
+                    "claim_ms": quantiles(&mut counted.claims),
+                })
+            );
+        }
+    }
     let start = Instant::now();
     let end = start + Duration::from_secs(settings.seconds);
-    let mut devices = tokio::task::JoinSet::new();
-    for (number, volunteer) in volunteers.into_iter().enumerate() {
-        devices.spawn(work(number, volunteer, seen.clone(), end));
-    }
-    let mut all = Counted::default();
-    while let Some(done) = devices.join_next().await {
-        let mut one = done.unwrap();
-        all.claims.append(&mut one.claims);
-        all.releases.append(&mut one.releases);
-        all.no_work += one.no_work;
-    }
+    let mut all = measure(&volunteers, &seen, end).await;
     let elapsed = start.elapsed().as_secs_f64();
     let wrong = std::mem::take(&mut seen.lock().unwrap().wrong);
     let figures = Figures {
@@ -199,11 +248,7 @@ async fn run(settings: &Settings) -> Figures {
             "claims": all.claims.len(),
             "claims_per_second": figures.per_second,
             "claim_ms": { "p50": figures.p50, "p95": figures.p95, "p99": figures.p99 },
-            "release_ms": {
-                "p50": millis(&mut all.releases, 500),
-                "p95": millis(&mut all.releases, 950),
-                "p99": millis(&mut all.releases, 990),
-            },
+            "release_ms": quantiles(&mut all.releases),
             "answers_without_work": all.no_work,
             "handed_out_wrongly": wrong.len(),
         })

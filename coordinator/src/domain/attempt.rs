@@ -95,6 +95,11 @@ impl AttemptState {
         matches!(self, Self::Live(_))
     }
 
+    /// The lease is alive or the result waits for a verdict.
+    pub const fn is_pending(self) -> bool {
+        matches!(self, Self::Live(_) | Self::Submitted)
+    }
+
     /// Ended without a verdict on a result: one may still arrive.
     pub const fn awaits_late_result(self) -> bool {
         matches!(

@@ -81,6 +81,42 @@ kinds! {
     AttemptLate = "attempt.late",
 }
 
+impl EventKind {
+    /// Whether there may be work after it that there was not before.
+    pub const fn may_open(self) -> bool {
+        match self {
+            Self::ChainCreated
+            | Self::ChainResumed
+            | Self::ChainForked
+            | Self::ArchiveImported
+            | Self::ArchiveDropped
+            | Self::HopReady
+            | Self::HopDoubted
+            | Self::HopRefuted
+            | Self::HopRequeued
+            | Self::HopReopened
+            | Self::AttemptSilent
+            | Self::AttemptSubmitted
+            | Self::AttemptMismatched
+            | Self::AttemptFailed
+            | Self::AttemptReleased
+            | Self::AttemptExpired
+            | Self::AttemptCancelled => true,
+            Self::ChainPaused
+            | Self::ChainStuck
+            | Self::ChainCompleted
+            | Self::ChainCancelled
+            | Self::AccuracyPublished
+            | Self::HopVerified
+            | Self::HopConfirmed
+            | Self::HopStuck
+            | Self::AttemptLeased
+            | Self::AttemptPhase
+            | Self::AttemptLate => false,
+        }
+    }
+}
+
 /// An event to append.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewEvent {

@@ -9,6 +9,7 @@ use cipherhop_proto::v1::{
     self, acquire_response::Answer, sync_response::Directive as WireDirective,
 };
 use cipherhop_proto::{AttemptId, DeviceId, PROTOCOL_RANGE, Reason, TokenId};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tonic::{Request, Response, Status};
 
@@ -127,9 +128,9 @@ impl VolunteerService for Core {
         let wait = Duration::from_secs(asked.wait_seconds.into()).min(LONGEST_WAIT);
         let mut wanted = wanted(device, asked, &self.config.volunteers)?;
         let deadline = Instant::now() + wait;
-        let mut changes = self.store.changes();
+        let mut openings = self.store.openings();
         loop {
-            changes.mark_unchanged();
+            openings.mark_unchanged();
             wanted.attempt = AttemptId::generate();
             if self.board.referee_is_near() {
                 self.look_at_disputes().await?;
@@ -154,11 +155,8 @@ impl VolunteerService for Core {
             if Instant::now() >= deadline {
                 return Ok(no_work(refusal));
             }
-            let look_again = deadline.min(Instant::now() + LOOK_AGAIN);
-            tokio::select! {
-                () = self.shutdown.cancelled() => return Ok(no_work(Reason::Draining.into())),
-                // A closed channel or the time-out both just mean: look again.
-                _ = timeout_at(look_again, changes.changed()) => {}
+            if !self.wait_for_work(&wanted, &mut openings, deadline).await? {
+                return Ok(no_work(Reason::Draining.into()));
             }
         }
     }
@@ -403,6 +401,35 @@ fn wanted(
 }
 
 impl Core {
+    /// Waits until it is worth asking for work again, at the latest until the deadline; false when the server goes down.
+    async fn wait_for_work(
+        &self,
+        wanted: &AcquireRequest,
+        openings: &mut watch::Receiver<u64>,
+        deadline: Instant,
+    ) -> Result<bool, Status> {
+        loop {
+            let look_again = deadline.min(Instant::now() + LOOK_AGAIN);
+            let heard = tokio::select! {
+                () = self.shutdown.cancelled() => return Ok(false),
+                // A closed channel or the time-out both just mean: look again.
+                heard = timeout_at(look_again, openings.changed()) => heard.is_ok(),
+            };
+            let now = Instant::now();
+            // What a referee holds back may be free by now.
+            if now >= deadline || !wanted.held.is_empty() {
+                return Ok(true);
+            }
+            // Nobody told of anything: a look that others had a moment ago will do.
+            let since = if heard { now } else { now - LOOK_AGAIN / 4 };
+            let (since, at) = (since.into_std(), self.clock.now());
+            let worth = self.store.may_have_work(wanted, since, at).await;
+            if worth.map_err(of_store("acquire"))? {
+                return Ok(true);
+            }
+        }
+    }
+
     /// What becomes of the attempts a worker holds, and those it has lost.
     async fn reconcile(
         &self,

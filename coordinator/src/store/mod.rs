@@ -10,6 +10,7 @@ mod types;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use cipherhop_proto::ledger::LedgerKey;
@@ -46,8 +47,19 @@ pub async fn open_sqlite(path: &Path) -> Result<Arc<dyn Store>> {
 /// to date. `connections`: most that this process opens for calls, beside two of its own.
 pub async fn open_postgres(url: &str, connections: u32) -> Result<Arc<dyn Store>> {
     let changes = watch::Sender::new(0);
-    let backend = postgres::Pg::open(url, connections, changes.clone()).await?;
-    Ok(Arc::new(engine::Engine::over(backend, changes)))
+    let (openings, revocations) = (watch::Sender::new(0), watch::Sender::new(0));
+    let told = postgres::Told {
+        changes: changes.clone(),
+        openings: openings.clone(),
+        revocations: revocations.clone(),
+    };
+    let backend = postgres::Pg::open(url, connections, told).await?;
+    Ok(Arc::new(engine::Engine::over(
+        backend,
+        changes,
+        openings,
+        revocations,
+    )))
 }
 
 /// What the coordinator remembers. Each call is one transaction; a call that returned survives
@@ -290,6 +302,16 @@ pub trait Store: Send + Sync + 'static {
     async fn events(&self, id: ChainId, after: u64, limit: u32) -> Result<Vec<Event>>;
     /// Changes whenever an event was appended: a hint to read events or to look for work again.
     fn changes(&self) -> watch::Receiver<u64>;
+    /// Changes when there may be work that there was not before: a hint to ask for work again.
+    fn openings(&self) -> watch::Receiver<u64>;
+    /// Whether asking for work again is worth it: no where nothing fits that was seen at `since` or later. Far cheaper than
+    /// asking, however many wait.
+    async fn may_have_work(
+        &self,
+        request: &AcquireRequest,
+        since: Instant,
+        now: Timestamp,
+    ) -> Result<bool>;
     /// What an operator wants to know, of one moment.
     async fn overview(&self, now: Timestamp) -> Result<Overview>;
     /// Whether this process is the one that should do the duty now: always true where no other

@@ -32,10 +32,13 @@ pub(super) trait Backend: Send + Sync + 'static {
     /// devices. May fail because of another writer, see [`super::types::StoreError::is_conflict`]. Dropped without
     /// [`Tx::commit`], nothing happened.
     async fn write(&self) -> Result<Box<dyn Tx>>;
-    /// A transaction that appended events committed; `newest` is the last one's sequence number.
-    fn committed(&self, newest: u64) {
-        let _ = newest;
+    /// A transaction that appended events committed; `newest` is the last one's sequence number, and `opens` whether
+    /// there may be work after them.
+    fn committed(&self, newest: u64, opens: bool) {
+        let _ = (newest, opens);
     }
+    /// A token was revoked: replicas shall not believe what they remember of tokens.
+    async fn revoked(&self) {}
     /// Whether this process is the one that should do the duty now.
     async fn leads(&self, duty: Duty) -> Result<bool> {
         let _ = duty;
@@ -97,6 +100,30 @@ pub(super) trait Tx: Send {
         self.chain(id).await
     }
     async fn chain(&mut self, id: ChainId) -> Result<Option<Chain>>;
+    /// The chain, by [`Tx::chain_if_free`] or [`Tx::chain`], and then its head hop.
+    async fn head(&mut self, id: ChainId, if_free: bool) -> Result<Option<(Chain, Option<Hop>)>> {
+        let chain = match if_free {
+            true => self.chain_if_free(id).await?,
+            false => self.chain(id).await?,
+        };
+        let Some(chain) = chain else { return Ok(None) };
+        let index = chain.head.min(chain.hops.saturating_sub(1));
+        let hop = self.hop(id, chain.generation, index).await?;
+        Ok(Some((chain, hop)))
+    }
+    /// [`Tx::chain`] and then [`Tx::hop`].
+    async fn chain_and_hop(
+        &mut self,
+        id: ChainId,
+        generation: u32,
+        index: u32,
+    ) -> Result<Option<(Chain, Option<Hop>)>> {
+        let Some(chain) = self.chain(id).await? else {
+            return Ok(None);
+        };
+        let hop = self.hop(id, generation, index).await?;
+        Ok(Some((chain, hop)))
+    }
     async fn chain_by_name(&mut self, name: &str) -> Result<Option<Chain>>;
     /// By time of creation.
     async fn chains(&mut self) -> Result<Vec<Chain>>;
@@ -133,10 +160,16 @@ pub(super) trait Tx: Send {
         generation: u32,
         hop: u32,
     ) -> Result<Vec<Attempt>>;
+    /// [`Tx::pending_of_hop`] of every active chain's head hop, in order of epoch.
+    async fn pending_of_heads(&mut self) -> Result<Vec<Attempt>>;
     /// In order of hop, then epoch.
     async fn attempts_of_chain(&mut self, chain: ChainId, generation: u32) -> Result<Vec<Attempt>>;
     /// Every live attempt.
     async fn live_attempts(&mut self) -> Result<Vec<Attempt>>;
+    /// Live attempts whose [`Attempt::wake_at`] is `now` or before.
+    async fn due_attempts(&mut self, now: Timestamp) -> Result<Vec<Attempt>>;
+    /// The earliest [`Attempt::wake_at`] after this time; of all without one.
+    async fn next_wake(&mut self, after: Option<Timestamp>) -> Result<Option<Timestamp>>;
     /// Live and Submitted attempts of a device.
     async fn pending_of_device(&mut self, device: DeviceId) -> Result<Vec<Attempt>>;
     /// Accepted attempts of a device that ended after `since`.
@@ -185,6 +218,22 @@ pub(super) trait Tx: Send {
         event: &NewEvent,
         now: Timestamp,
     ) -> Result<u64>;
+    /// A new attempt (`made`) or a changed one, its changed hop, and an event: as the three calls, in that order.
+    async fn record(
+        &mut self,
+        attempt: &Attempt,
+        made: bool,
+        hop: &Hop,
+        event: &NewEvent,
+        now: Timestamp,
+    ) -> Result<u64> {
+        match made {
+            true => self.insert_attempt(attempt).await?,
+            false => self.update_attempt(attempt).await?,
+        }
+        self.update_hop(hop).await?;
+        self.append_event(hop.chain, event, now).await
+    }
     async fn events(&mut self, chain: ChainId, after: u64, limit: u32) -> Result<Vec<Event>>;
     async fn last_sequence(&mut self, chain: ChainId) -> Result<u64>;
 

@@ -11,5 +11,6 @@ mod devices;
 mod reflection;
 mod replicas;
 mod results;
+mod speed;
 mod uploads;
 mod watch;

@@ -2,21 +2,46 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cipherhop_coordinator::clock::ManualClock;
-use cipherhop_coordinator::store::{Acquired, Duty, Store, open_postgres};
+use cipherhop_coordinator::store::{Acquired, Duty, Role, Store, open_postgres};
 use cipherhop_coordinator::tasks::reaper;
+use cipherhop_proto::{Digest, Reason};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::world::{World, second};
+use crate::world::{World, reason, second};
 
 async fn pair() -> Option<(World, Arc<dyn Store>)> {
     let world = World::postgres().await?;
     let url = &world.database.as_ref().unwrap().url;
     let other = open_postgres(url, 8).await.unwrap();
     Some((world, other))
+}
+
+/// Each replica remembers tokens for a moment; a revocation ends that everywhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_revoked_at_one_replica_is_refused_by_the_other_at_once() {
+    let Some((world, other)) = pair().await else {
+        return;
+    };
+    let made = world.token(Role::Observer, "eve", "secret").await.unwrap();
+    let hash = Digest::of(b"secret");
+    assert_eq!(other.identify(hash).await.unwrap(), made);
+    let revoked = world.store.revoke_token(made.token, world.now);
+    revoked.await.unwrap();
+    let start = Instant::now();
+    while other.identify(hash).await.is_ok() {
+        // Without the news it would go on for as long as a token is remembered, a second.
+        assert!(start.elapsed() < Duration::from_millis(800));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(
+        reason(other.identify(hash).await),
+        Reason::TokenRevoked,
+        "and so it stays"
+    );
 }
 
 /// I1, I4: whoever claims where, a hop goes to at most quorum accounts and every lease has its own epoch.

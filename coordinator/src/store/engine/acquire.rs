@@ -14,13 +14,13 @@ use crate::domain::hop::{Hop, HopState};
 use crate::domain::schedule;
 use crate::domain::time::Timestamp;
 use crate::domain::trust::Device;
-use crate::domain::view::Assignment;
+use crate::domain::view::{Assignment, NeededBlob};
 use crate::store::types::{AcquireRequest, Acquired, Result, StoreError};
 
 /// Live attempts one device may hold.
 const MAX_LIVE_PER_DEVICE: usize = 4;
 /// Open hops that are compared by what the device has cached.
-const MAX_COMPARED: usize = 16;
+pub(super) const MAX_COMPARED: usize = 16;
 /// Wait a device is told when nothing is open and nothing says how long that lasts.
 const IDLE_WAIT: Duration = Duration::from_secs(5);
 
@@ -37,7 +37,7 @@ pub(super) enum Found {
     Again(Box<Handout>),
 }
 
-type Answer<T> = std::result::Result<T, Refusal>;
+pub(super) type Answer<T> = std::result::Result<T, Refusal>;
 
 impl Work {
     /// The asking device and the attempt that it has already for this request; the inner error: it gets none.
@@ -46,6 +46,7 @@ impl Work {
         request: &AcquireRequest,
     ) -> Result<Answer<(Device, Option<Attempt>)>> {
         let device = self.device(request.device).await?;
+        self.known.keep_account(device.id, device.account);
         let mut live = self.tx.own_attempts(device.id, request.nonce).await?;
         if let Some(attempt) = live.iter().find(|own| own.nonce == request.nonce) {
             return Ok(Ok((device, Some(attempt.clone()))));
@@ -87,15 +88,16 @@ impl Work {
         }
         let heads = match request.chain {
             Some(id) => {
-                let chain = self.chain(id).await?;
-                vec![self.with_head(chain).await?]
+                let head = self.tx.head(id, false).await?;
+                let (chain, hop) = head.ok_or(Reason::ChainNotFound)?;
+                vec![self.head_state(chain, hop).await?]
             }
-            None => self.tx.active_heads().await?,
+            None => self.head_states().await?,
         };
         let mut refusal: Option<Refusal> = None;
         let mut open = Vec::new();
-        for (chain, hop) in heads {
-            match self.open_for(request, &device, chain, hop, now).await? {
+        for state in heads {
+            match self.open_for(request, &device, state, now).await? {
                 Ok(state) => open.push((schedule::score(&state, 0, now), state)),
                 Err(other) => refusal = Some(sooner(refusal, other)),
             }
@@ -103,7 +105,11 @@ impl Work {
         open.sort_by_key(|(score, _)| std::cmp::Reverse(*score));
         let mut best = Vec::new();
         for (_, state) in open.into_iter().take(MAX_COMPARED) {
-            match self.cached_permille(request, &state).await? {
+            let needed = match request.disk_bytes == 0 && request.cached.is_empty() {
+                true => Vec::new(),
+                false => self.needed_blobs(&state.chain, &state.hop).await?,
+            };
+            match cached_permille(request, &state.chain, &needed) {
                 Ok(permille) => {
                     let score = schedule::score(&state, permille, now);
                     best.push((score, state.chain.id));
@@ -130,61 +136,38 @@ impl Work {
         Ok(Err(refusal))
     }
 
-    async fn with_head(&mut self, chain: Chain) -> Result<(Chain, Hop)> {
-        let head = chain.head.min(chain.hops.saturating_sub(1));
-        let hop = self.tx.hop(chain.id, chain.generation, head).await?;
-        Ok((chain, hop.ok_or(Reason::HopNotFound)?))
-    }
-
-    /// The head hop's state if the device may take it, or why not. A Ready hop has no attempt that
-    /// matters, so none is read for it.
-    async fn open_for(
-        &mut self,
-        request: &AcquireRequest,
-        device: &Device,
-        chain: Chain,
-        hop: Hop,
-        now: Timestamp,
-    ) -> Result<Answer<State>> {
-        if let Some(reason) = chain.state.closed_reason() {
-            return Ok(Err(reason.into()));
-        }
-        if request.held.contains(&chain.id) {
-            let detail = "a referee is about to decide between two results";
-            return Ok(Err(Refusal {
-                retry_after: Some(IDLE_WAIT),
-                ..Refusal::new(Reason::HopBackingOff, detail)
-            }));
-        }
-        if let Some(hops) = &request.hops {
-            if *hops.end() < chain.head {
-                let detail = format!("hops {}-{} are verified", hops.start(), hops.end());
-                return Ok(Err(Refusal::new(Reason::HopVerified, detail)));
-            }
-            if !hops.contains(&chain.head) {
-                let detail = format!("the chain is at hop {}", chain.head);
-                return Ok(Err(Refusal::new(Reason::NoOpenHop, detail)));
-            }
-        }
-        if request.memory_bytes < chain.spec.worker_memory_bytes {
-            let needed = chain.spec.worker_memory_bytes;
-            let detail = format!("{} of {needed} bytes of memory", request.memory_bytes);
-            return Ok(Err(Refusal::new(Reason::NotEnoughMemory, detail)));
-        }
+    /// The state of a chain's head hop. A Ready hop has no attempt that matters, so none is read for it.
+    async fn head_state(&mut self, chain: Chain, hop: Option<Hop>) -> Result<State> {
+        let hop = hop.ok_or(Reason::HopNotFound)?;
+        let closed = chain.state.closed_reason().is_some();
         let attempts = match hop.state {
             HopState::Ready => Vec::new(),
+            _ if closed => Vec::new(),
             _ => {
                 self.tx
                     .pending_of_hop(chain.id, chain.generation, hop.index)
                     .await?
             }
         };
-        let state = State {
+        Ok(State {
             chain,
             hop,
             attempts,
             p95: None,
-        };
+        })
+    }
+
+    /// The head hop's state if the device may take it, or why not.
+    async fn open_for(
+        &mut self,
+        request: &AcquireRequest,
+        device: &Device,
+        state: State,
+        now: Timestamp,
+    ) -> Result<Answer<State>> {
+        if let Err(refusal) = fits(request, &state.chain) {
+            return Ok(Err(refusal));
+        }
         if let Err(refusal) = schedule::eligible(&state, device.id, device.account, now) {
             return Ok(Err(refusal));
         }
@@ -198,29 +181,6 @@ impl Work {
             }
         }
         Ok(Ok(state))
-    }
-
-    /// The share of the hop's bytes that the device has cached, or that its disk is too small.
-    async fn cached_permille(
-        &mut self,
-        request: &AcquireRequest,
-        state: &State,
-    ) -> Result<Answer<u32>> {
-        if request.disk_bytes == 0 && request.cached.is_empty() {
-            return Ok(Ok(0));
-        }
-        let needed = self.needed_blobs(&state.chain, &state.hop).await?;
-        let cached: HashSet<Digest> = request.cached.iter().copied().collect();
-        let total: u64 = needed.iter().map(|blob| blob.size).sum();
-        let kept = needed.iter().filter(|blob| cached.contains(&blob.digest));
-        let kept: u64 = kept.map(|blob| blob.size).sum();
-        let room = (total - kept).saturating_add(state.chain.spec.boundary_bytes);
-        if request.disk_bytes > 0 && request.disk_bytes < room {
-            let detail = format!("{} of {room} bytes of disk", request.disk_bytes);
-            return Ok(Err(Refusal::new(Reason::NotEnoughDisk, detail)));
-        }
-        let permille = u128::from(kept) * 1000 / u128::from(total.max(1));
-        Ok(Ok(u32::try_from(permille).unwrap_or(1000)))
     }
 
     /// Hands out what an earlier look found, if it is still there for the device.
@@ -251,12 +211,11 @@ impl Work {
         let mut refusal: Option<Refusal> = None;
         let mut asking: Option<Device> = None;
         for (rank, id) in likely.iter().enumerate() {
-            let chain = match request.chain.is_some() || (last && rank == 0) {
-                true => self.chain(*id).await?,
-                false => match self.tx.chain_if_free(*id).await? {
-                    Some(chain) => chain,
-                    None => continue,
-                },
+            let if_free = request.chain.is_none() && !(last && rank == 0);
+            let (chain, hop) = match self.tx.head(*id, if_free).await? {
+                Some(head) => head,
+                None if if_free => continue,
+                None => return Err(Reason::ChainNotFound.into()),
             };
             // After a chain, because that is the order of locks; once is enough.
             let device = match &asking {
@@ -267,15 +226,16 @@ impl Work {
                     Ok((device, None)) => asking.insert(device),
                 },
             };
-            let (chain, hop) = self.with_head(chain).await?;
-            let state = match self.open_for(request, device, chain, hop, now).await? {
+            let device = device.clone();
+            let state = self.head_state(chain, hop).await?;
+            let state = match self.open_for(request, &device, state, now).await? {
                 Ok(state) => state,
                 Err(other) => {
                     refusal = Some(sooner(refusal, other));
                     continue;
                 }
             };
-            let lease = Command::Lease(asker(request, device));
+            let lease = Command::Lease(asker(request, &device));
             return self.hand_out(request, state, lease, now).await;
         }
         let refusal = refusal.unwrap_or_else(|| Refusal {
@@ -323,6 +283,8 @@ impl Work {
         let attempt = made
             .find(|made| made.id == request.attempt)
             .ok_or_else(|| StoreError::Damaged("a lease without attempt".to_owned()))?;
+        let place = (attempt.chain, attempt.generation, attempt.hop);
+        self.known.keep_place(attempt.id, place);
         self.seen(attempt.device, now).await?;
         let blobs = self.needed_blobs(&state.chain, &state.hop).await?;
         Ok(Acquired::Assigned(Box::new(Assignment {
@@ -337,6 +299,58 @@ impl Work {
         let assignment = self.assignment(attempt).await?;
         Ok(Acquired::Assigned(Box::new(assignment)))
     }
+}
+
+/// Whether the chain's head hop is wanted and the machine is large enough.
+pub(super) fn fits(request: &AcquireRequest, chain: &Chain) -> Answer<()> {
+    if let Some(reason) = chain.state.closed_reason() {
+        return Err(reason.into());
+    }
+    if request.held.contains(&chain.id) {
+        let detail = "a referee is about to decide between two results";
+        return Err(Refusal {
+            retry_after: Some(IDLE_WAIT),
+            ..Refusal::new(Reason::HopBackingOff, detail)
+        });
+    }
+    if let Some(hops) = &request.hops {
+        if *hops.end() < chain.head {
+            let detail = format!("hops {}-{} are verified", hops.start(), hops.end());
+            return Err(Refusal::new(Reason::HopVerified, detail));
+        }
+        if !hops.contains(&chain.head) {
+            let detail = format!("the chain is at hop {}", chain.head);
+            return Err(Refusal::new(Reason::NoOpenHop, detail));
+        }
+    }
+    if request.memory_bytes < chain.spec.worker_memory_bytes {
+        let needed = chain.spec.worker_memory_bytes;
+        let detail = format!("{} of {needed} bytes of memory", request.memory_bytes);
+        return Err(Refusal::new(Reason::NotEnoughMemory, detail));
+    }
+    Ok(())
+}
+
+/// The share of the hop's bytes that the device has cached, or that its disk is too small.
+pub(super) fn cached_permille(
+    request: &AcquireRequest,
+    chain: &Chain,
+    needed: &[NeededBlob],
+) -> Answer<u32> {
+    if request.disk_bytes == 0 && request.cached.is_empty() {
+        return Ok(0);
+    }
+    let cached: HashSet<Digest> = request.cached.iter().copied().collect();
+    let total: u64 = needed.iter().map(|blob| blob.size).sum();
+    let kept = needed.iter().filter(|blob| cached.contains(&blob.digest));
+    let kept: u64 = kept.map(|blob| blob.size).sum();
+    let room = (total - kept).saturating_add(chain.spec.boundary_bytes);
+    if request.disk_bytes > 0 && request.disk_bytes < room {
+        let detail = format!("{} of {room} bytes of disk", request.disk_bytes);
+        return Err(Refusal::new(Reason::NotEnoughDisk, detail));
+    }
+    let permille = u128::from(kept) * 1000 / u128::from(total.max(1));
+    Ok(u32::try_from(permille).unwrap_or(1000))
 }
 
 /// Of two answers "nothing now", the one that may change sooner; equal ones count as the more

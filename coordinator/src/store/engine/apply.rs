@@ -1,15 +1,16 @@
 //! Loads what a decision is made on and writes what follows from it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cipherhop_proto::ledger::GENESIS;
 use cipherhop_proto::{ChainId, Reason};
 
-use super::Work;
+use super::{Work, heads};
 use crate::domain::attempt::{Attempt, AttemptState};
 use crate::domain::chain::Chain;
 use crate::domain::command::{Acceptance, Command, Effects, State};
 use crate::domain::decide;
+use crate::domain::event::NewEvent;
 use crate::domain::hop::{Hop, HopState};
 use crate::domain::ledger::ArchiveRow;
 use crate::domain::time::Timestamp;
@@ -28,11 +29,43 @@ fn state(chain: Chain, hop: Option<Hop>, attempts: Vec<Attempt>) -> Result<State
     })
 }
 
+fn is_new(state: &State, attempt: &Attempt) -> bool {
+    !state
+        .attempts
+        .iter()
+        .any(|known| known.epoch == attempt.epoch)
+}
+
+/// The attempt, hop and event where nothing else changes and nothing is accepted.
+fn simple(effects: &Effects) -> Option<(&Attempt, &Hop, &NewEvent)> {
+    let Effects {
+        reply: _,
+        chain: None,
+        hop: Some(hop),
+        attempts,
+        accept: None,
+        fork: None,
+        cancel_hops: false,
+        credits,
+        verdicts: _,
+        events,
+    } = effects
+    else {
+        return None;
+    };
+    match (&attempts[..], &events[..]) {
+        ([attempt], [event]) if credits.is_empty() && attempt.state != AttemptState::Matched => {
+            Some((attempt, hop, event))
+        }
+        _ => None,
+    }
+}
+
 impl Work {
     /// The hop with its chain and attempts, without `p95`; HOP_NOT_FOUND.
     pub(super) async fn load(&mut self, id: ChainId, generation: u32, hop: u32) -> Result<State> {
-        let chain = self.chain(id).await?;
-        let found = self.tx.hop(id, generation, hop).await?;
+        let both = self.tx.chain_and_hop(id, generation, hop).await?;
+        let (chain, found) = both.ok_or(Reason::ChainNotFound)?;
         let attempts = self.tx.attempts_of_hop(id, generation, hop).await?;
         state(chain, found, attempts)
     }
@@ -44,8 +77,8 @@ impl Work {
         generation: u32,
         hop: u32,
     ) -> Result<State> {
-        let chain = self.chain(id).await?;
-        let found = self.tx.hop(id, generation, hop).await?;
+        let both = self.tx.chain_and_hop(id, generation, hop).await?;
+        let (chain, found) = both.ok_or(Reason::ChainNotFound)?;
         let attempts = self.tx.pending_of_hop(id, generation, hop).await?;
         state(chain, found, attempts)
     }
@@ -60,6 +93,11 @@ impl Work {
         &mut self,
         id: ChainId,
     ) -> Result<(Option<Duration>, Option<Duration>)> {
+        let own = self.settled.contains(&id);
+        if let Some(usual) = self.known.durations(id).filter(|_| !own) {
+            return Ok(usual);
+        }
+        let begun = Instant::now();
         let mut durations = self.tx.accepted_durations(id, DURATION_SAMPLES).await?;
         durations.sort_unstable();
         let at = |percent: usize| {
@@ -67,7 +105,11 @@ impl Work {
             let micros = durations.get(rank);
             micros.map(|micros| Duration::from_micros(*micros))
         };
-        Ok((at(50), at(95)))
+        let usual = (at(50), at(95));
+        if !own {
+            self.known.keep_durations(id, usual, begun);
+        }
+        Ok(usual)
     }
 
     /// Measures devices by attempts that ended with a result or at the deadline.
@@ -105,6 +147,11 @@ impl Work {
         let hop_state = effects.hop_state(state);
         self.measure(state, &effects, now).await?;
         self.apply(state, &effects, now).await?;
+        let after = heads::after(state, &effects);
+        if after.is_some() {
+            let version = self.known.heads.version();
+            self.heads.push((state.chain.id, version, after));
+        }
         self.count_verdicts(&effects, now).await?;
         Ok((effects, hop_state))
     }
@@ -115,14 +162,23 @@ impl Work {
         effects: &Effects,
         now: Timestamp,
     ) -> Result<()> {
+        let id = state.chain.id;
+        self.heads.push((id, self.known.heads.version(), None));
+        self.opens |= effects.events.iter().any(|event| event.kind.may_open());
+        self.rechecks |= effects.hop.as_ref().is_some_and(|hop| hop.recheck);
+        if let Some((attempt, hop, event)) = simple(effects) {
+            let made = is_new(state, attempt);
+            let recorded = self.tx.record(attempt, made, hop, event, now).await?;
+            self.last_event = recorded;
+            return Ok(());
+        }
         for attempt in &effects.attempts {
-            match state
-                .attempts
-                .iter()
-                .any(|known| known.epoch == attempt.epoch)
-            {
-                true => self.tx.update_attempt(attempt).await?,
-                false => self.tx.insert_attempt(attempt).await?,
+            if attempt.state == AttemptState::Matched {
+                self.settled.push(id);
+            }
+            match is_new(state, attempt) {
+                true => self.tx.insert_attempt(attempt).await?,
+                false => self.tx.update_attempt(attempt).await?,
             }
         }
         if let Some(hop) = &effects.hop {

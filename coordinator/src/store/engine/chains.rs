@@ -83,6 +83,7 @@ impl Work {
             attempt: None,
             detail: String::new(),
         };
+        self.opens |= event.kind.may_open();
         self.last_event = self.tx.append_event(chain, &event, now).await?;
         Ok(())
     }

@@ -6,15 +6,18 @@ mod acquire;
 mod apply;
 mod blobs;
 mod chains;
+mod claim;
+mod heads;
 mod known;
 mod overview;
 mod recheck;
+mod tokens;
 mod trail;
 mod work;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use cipherhop_proto::ledger::LedgerKey;
@@ -23,6 +26,7 @@ use cipherhop_proto::{AccountId, AttemptId, ChainId, DeviceId, Digest, Reason, T
 use tokio::sync::watch;
 
 use self::acquire::Found;
+use self::heads::Change;
 use self::known::Known;
 use super::tx::{Backend, Tx};
 use super::types::*;
@@ -77,6 +81,7 @@ macro_rules! transaction {
 pub(super) struct Engine<B> {
     backend: B,
     changes: watch::Sender<u64>,
+    openings: watch::Sender<u64>,
     known: Arc<Known>,
     /// Signs the archive's rows, once it is given.
     ledger: Arc<OnceLock<LedgerKey>>,
@@ -85,15 +90,24 @@ pub(super) struct Engine<B> {
 impl<B: Backend> Engine<B> {
     /// `last_sequence`: of the newest event in the backend.
     pub fn new(backend: B, last_sequence: u64) -> Self {
-        Self::over(backend, watch::Sender::new(last_sequence))
+        let (openings, revocations) = (watch::Sender::new(0), watch::Sender::new(0));
+        let changes = watch::Sender::new(last_sequence);
+        Self::over(backend, changes, openings, revocations)
     }
 
-    /// `changes` is also told of events that other processes append.
-    pub fn over(backend: B, changes: watch::Sender<u64>) -> Self {
+    /// `changes` is also told of events that other processes append, `openings` of those after which there may be work,
+    /// `revocations` of tokens that they revoke.
+    pub fn over(
+        backend: B,
+        changes: watch::Sender<u64>,
+        openings: watch::Sender<u64>,
+        revocations: watch::Sender<u64>,
+    ) -> Self {
         Self {
             backend,
             changes,
-            known: Arc::default(),
+            openings,
+            known: Arc::new(Known::new(revocations)),
             ledger: Arc::default(),
         }
     }
@@ -104,6 +118,10 @@ impl<B: Backend> Engine<B> {
             last_event: 0,
             known: self.known.clone(),
             ledger: self.ledger.clone(),
+            heads: Vec::new(),
+            settled: Vec::new(),
+            rechecks: false,
+            opens: false,
         }
     }
 
@@ -123,11 +141,23 @@ impl<B: Backend> Engine<B> {
         cipherhop_failpoint::at("commit.before");
         work.tx.commit().await?;
         cipherhop_failpoint::at("commit.after");
+        if !work.heads.is_empty() {
+            self.known.heads.note(work.heads);
+        }
+        if work.rechecks {
+            self.known.heads.note_recheck();
+        }
+        for chain in work.settled {
+            self.known.forget_durations(chain);
+        }
         let newest = work.last_event;
         if newest > 0 {
             self.changes.send_modify(|last| *last = newest.max(*last));
             cipherhop_failpoint::at("outbox.told");
-            self.backend.committed(newest);
+            if work.opens {
+                self.openings.send_modify(|count| *count += 1);
+            }
+            self.backend.committed(newest, work.opens);
         }
         Ok(())
     }
@@ -140,6 +170,14 @@ struct Work {
     last_event: u64,
     known: Arc<Known>,
     ledger: Arc<OnceLock<LedgerKey>>,
+    /// What became of chains' head hops here.
+    heads: Vec<Change>,
+    /// Chains with attempts accepted here.
+    settled: Vec<ChainId>,
+    /// A verified hop is in doubt.
+    rechecks: bool,
+    /// There may be work now.
+    opens: bool,
 }
 
 #[async_trait]
@@ -156,13 +194,24 @@ impl<B: Backend> Store for Engine<B> {
     }
 
     async fn revoke_token(&self, token: TokenId, now: Timestamp) -> Result<()> {
+        let revoking = self.known.tokens.revoking();
         transaction!(self, work => {
             work.revoke_token(token, now).await
-        })
+        })?;
+        drop(revoking);
+        self.backend.revoked().await;
+        Ok(())
     }
 
     async fn identify(&self, hash: Digest) -> Result<Identity> {
-        self.look().await?.identify(hash).await
+        let tokens = &self.known.tokens;
+        if let Some(identity) = tokens.get(hash) {
+            return Ok(identity);
+        }
+        let (round, begun) = (tokens.round(), Instant::now());
+        let identity = self.look().await?.identify(hash).await?;
+        tokens.put(hash, identity.clone(), round, begun);
+        Ok(identity)
     }
 
     async fn enroll_with_key(
@@ -171,9 +220,16 @@ impl<B: Backend> Store for Engine<B> {
         key: Option<PublicKey>,
         now: Timestamp,
     ) -> Result<Identity> {
-        transaction!(self, work => {
+        // A device that enrolls again loses its former tokens.
+        let revoking = self.known.tokens.revoking();
+        let identity = transaction!(self, work => {
             work.enroll(enrolment.clone(), key, now).await
-        })
+        })?;
+        drop(revoking);
+        if identity.device != Some(enrolment.device) {
+            self.backend.revoked().await;
+        }
+        Ok(identity)
     }
 
     async fn device_key(&self, device: DeviceId) -> Result<Option<PublicKey>> {
@@ -401,6 +457,14 @@ impl<B: Backend> Store for Engine<B> {
     }
 
     async fn acquire(&self, request: AcquireRequest, now: Timestamp) -> Result<Acquired> {
+        if let Some((chains, _pick)) = self.likely(&request, now).await? {
+            let found = Found::Open(chains);
+            match transaction!(self, work => work.acquire(&request, &found, false, now).await)? {
+                // Others were faster, or what is known of these chains is old.
+                Acquired::NoWork(_) => self.known.heads.forget(&found),
+                assigned => return Ok(assigned),
+            }
+        }
         let mut nothing = Refusal::from(Reason::NoOpenHop);
         for look_number in 1..=LOOKS {
             // Most polls find nothing: look first without a lock.
@@ -553,6 +617,19 @@ impl<B: Backend> Store for Engine<B> {
 
     fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
+    }
+
+    fn openings(&self) -> watch::Receiver<u64> {
+        self.openings.subscribe()
+    }
+
+    async fn may_have_work(
+        &self,
+        request: &AcquireRequest,
+        since: Instant,
+        now: Timestamp,
+    ) -> Result<bool> {
+        self.worth_asking(request, since, now).await
     }
 
     async fn overview(&self, now: Timestamp) -> Result<Overview> {

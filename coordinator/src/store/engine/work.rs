@@ -1,12 +1,11 @@
 //! Renewing leases, taking results, letting time pass.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use cipherhop_proto::{AttemptId, ChainId, DeviceId, Digest, Reason};
 
 use super::Work;
+use super::known::singles;
 use crate::domain::attempt::{Attempt, AttemptState, Claim};
 use crate::domain::chain::{Chain, ChainState};
 use crate::domain::command::{
@@ -38,6 +37,17 @@ impl Work {
         Ok(self.tx.attempt(id).await?.ok_or(Reason::AttemptNotFound)?)
     }
 
+    /// Chain, generation and hop of an attempt, which never change.
+    async fn place_of(&mut self, id: AttemptId) -> Result<(ChainId, u32, u32)> {
+        if let Some(place) = self.known.place(id) {
+            return Ok(place);
+        }
+        let attempt = self.attempt(id).await?;
+        let place = (attempt.chain, attempt.generation, attempt.hop);
+        self.known.keep_place(id, place);
+        Ok(place)
+    }
+
     pub(super) async fn assignment(&mut self, attempt: Attempt) -> Result<Assignment> {
         let chain = self.chain(attempt.chain).await?;
         let hop = self
@@ -59,14 +69,7 @@ impl Work {
         hop: &Hop,
     ) -> Result<Vec<NeededBlob>> {
         let mut blobs = Vec::new();
-        let single = [
-            (Some(chain.spec.program), BlobRole::Program),
-            (Some(hop.weights), BlobRole::Weights),
-            (Some(chain.spec.key_manifest), BlobRole::KeyManifest),
-            (hop.input, BlobRole::Input),
-        ];
-        for (digest, role) in single {
-            let Some(digest) = digest else { continue };
+        for (digest, role) in singles(chain, hop) {
             let size = self.size_of(digest).await?;
             blobs.push(NeededBlob { digest, size, role });
         }
@@ -123,12 +126,12 @@ impl Work {
         command: Command,
         now: Timestamp,
     ) -> Result<(Effects, HopState)> {
-        let attempt = self.attempt(holder.attempt).await?;
-        let (chain, generation, hop) = (attempt.chain, attempt.generation, attempt.hop);
+        let (chain, generation, hop) = self.place_of(holder.attempt).await?;
         let mut state = self.load_pending(chain, generation, hop).await?;
-        if !state.attempts.iter().any(|known| known.id == attempt.id) {
-            // Read again: the chain is locked only now.
-            state.attempts.push(self.attempt(attempt.id).await?);
+        let pending = |known: &Attempt| known.id == holder.attempt;
+        if !state.attempts.iter().any(pending) {
+            // Read only now that the chain is locked.
+            state.attempts.push(self.attempt(holder.attempt).await?);
             state.attempts.sort_by_key(|attempt| attempt.epoch);
         }
         let done = self.run(&state, command, now).await?;
@@ -261,25 +264,12 @@ impl Work {
         &mut self,
         now: Timestamp,
     ) -> Result<(Vec<Attempt>, Option<Timestamp>)> {
-        let mut due: Vec<Attempt> = Vec::new();
-        let mut next: Option<Timestamp> = None;
-        let mut graces: HashMap<ChainId, Duration> = HashMap::new();
-        for attempt in self.tx.live_attempts().await? {
-            let grace = match graces.get(&attempt.chain) {
-                Some(grace) => *grace,
-                None => self.chain(attempt.chain).await?.policy.grace,
-            };
-            graces.insert(attempt.chain, grace);
-            let Some(wake) = attempt.wake_at(grace) else {
-                continue;
-            };
-            if wake <= now {
-                due.push(attempt);
-            } else {
-                next = Some(next.map_or(wake, |other| other.min(wake)));
-            }
+        let next = self.tx.next_wake(None).await?;
+        if next.is_none_or(|wake| wake > now) {
+            return Ok((Vec::new(), next));
         }
-        Ok((due, next))
+        let due = self.tx.due_attempts(now).await?;
+        Ok((due, self.tx.next_wake(Some(now)).await?))
     }
 
     /// Lets time pass for the hop of a lease; `next_wake` stays open.

@@ -24,6 +24,18 @@ fn is_pending(attempt: &Attempt) -> bool {
     attempt.state.is_live() || attempt.state == AttemptState::Submitted
 }
 
+impl MemoryTx {
+    /// Live attempts with the time at which each needs a look.
+    fn wakes(&self) -> Vec<(Timestamp, Attempt)> {
+        let world = self.get();
+        let wake = |attempt: &Attempt| {
+            let (chain, _) = world.chains.get(&attempt.chain)?;
+            Some((attempt.wake_at(chain.policy.grace)?, attempt.clone()))
+        };
+        world.attempts.values().filter_map(wake).collect()
+    }
+}
+
 #[async_trait]
 impl Tx for MemoryTx {
     async fn commit(mut self: Box<Self>) -> Result<()> {
@@ -295,6 +307,24 @@ impl Tx for MemoryTx {
         Ok(attempts)
     }
 
+    async fn pending_of_heads(&mut self) -> Result<Vec<Attempt>> {
+        let world = self.get();
+        let at_head = |a: &&Attempt| {
+            let chain = world.chains.get(&a.chain).map(|(chain, _)| chain);
+            chain.is_some_and(|c| {
+                c.state == ChainState::Active && (c.generation, c.head) == (a.generation, a.hop)
+            })
+        };
+        let all = world.attempts.values();
+        let mut attempts: Vec<_> = all
+            .filter(|a| is_pending(a))
+            .filter(at_head)
+            .cloned()
+            .collect();
+        attempts.sort_by_key(|attempt| attempt.epoch);
+        Ok(attempts)
+    }
+
     async fn attempts_of_chain(&mut self, chain: ChainId, generation: u32) -> Result<Vec<Attempt>> {
         let all = self.get().attempts.values();
         let mut attempts: Vec<_> = all
@@ -313,6 +343,19 @@ impl Tx for MemoryTx {
             .filter(|a| a.state.is_live())
             .cloned()
             .collect())
+    }
+
+    async fn due_attempts(&mut self, now: Timestamp) -> Result<Vec<Attempt>> {
+        let wakes = self.wakes().into_iter();
+        let due = wakes.filter(|(wake, _)| *wake <= now);
+        Ok(due.map(|(_, attempt)| attempt).collect())
+    }
+
+    async fn next_wake(&mut self, after: Option<Timestamp>) -> Result<Option<Timestamp>> {
+        let wakes = self.wakes().into_iter().map(|(wake, _)| wake);
+        Ok(wakes
+            .filter(|wake| after.is_none_or(|after| *wake > after))
+            .min())
     }
 
     async fn pending_of_device(&mut self, device: DeviceId) -> Result<Vec<Attempt>> {

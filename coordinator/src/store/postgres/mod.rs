@@ -19,6 +19,18 @@ macro_rules! skip_locked {
         concat!($sql, " FOR NO KEY UPDATE SKIP LOCKED")
     };
 }
+macro_rules! together {
+    ($attempt:literal, $hop:literal, $event:literal) => {
+        concat!(
+            "WITH attempt AS (",
+            $attempt,
+            "), hop AS (",
+            $hop,
+            ") ",
+            $event
+        )
+    };
+}
 macro_rules! is_set {
     ($flag:literal) => {
         $flag
@@ -36,6 +48,8 @@ mod archive;
 mod chains;
 #[path = "../sql/people.rs"]
 mod people;
+#[path = "../sql/record.rs"]
+mod record;
 #[path = "../sql/rows.rs"]
 mod rows;
 #[path = "../sql/trail.rs"]
@@ -50,15 +64,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::postgres::{PgArguments as Arguments, PgConnectOptions, PgPoolOptions, PgRow as Row};
 use sqlx::{Connection as _, PgConnection as Connection, PgPool, Postgres as Database};
-use tokio::sync::watch;
 
 use self::duties::Duties;
 use self::handle::Handle;
 use self::news::News;
+pub(super) use self::news::Told;
 use self::tx::SqlTx;
 use super::tx::{Backend, Tx};
 use super::types::{Duty, Result};
 
+/// Others write: a row read by the statement that waits for a lock may be older than the lock.
+const ONE_WRITER: bool = false;
 /// How long a call waits for a connection before it fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Prepared statements a connection keeps.
@@ -74,8 +90,8 @@ pub(super) struct Pg {
 }
 
 impl Pg {
-    /// Connects, migrates, and follows the events of other replicas in `changes`.
-    pub async fn open(url: &str, connections: u32, changes: watch::Sender<u64>) -> Result<Self> {
+    /// Connects, migrates, and follows what other replicas do in `told`.
+    pub async fn open(url: &str, connections: u32, told: Told) -> Result<Self> {
         let options = options(url)?;
         let pool = PgPoolOptions::new()
             .max_connections(connections.max(2))
@@ -93,7 +109,7 @@ impl Pg {
         sqlx::migrate!("../migrations/postgres").run(&pool).await?;
         cipherhop_failpoint::at("migrate.after");
         Ok(Self {
-            news: News::start(&pool, changes).await?,
+            news: News::start(&pool, told).await?,
             duties: Duties::new(options),
             pool,
         })
@@ -131,8 +147,12 @@ impl Backend for Pg {
         Ok(Box::new(SqlTx::writing(write)))
     }
 
-    fn committed(&self, newest: u64) {
-        self.news.tell(newest);
+    fn committed(&self, newest: u64, opens: bool) {
+        self.news.tell(newest, opens);
+    }
+
+    async fn revoked(&self) {
+        news::tell_of_tokens(&self.pool).await;
     }
 
     async fn leads(&self, duty: Duty) -> Result<bool> {

@@ -110,17 +110,62 @@ pub(super) async fn chains(db: &mut Db) -> Result<Vec<Chain>> {
         .collect()
 }
 
+// The columns of both tables, but the two names that both have.
+macro_rules! with_hop {
+    ($rest:literal) => {
+        concat!(
+            "SELECT c.*, h.state AS hop_state, h.generation AS hop_generation, h.chain_id, h.hop, h.stuck_reason,
+            h.epoch, h.weights, h.input, h.expected, h.output, h.method, h.alone, h.compute_failures,
+            h.disconnect_failures, h.mismatch_failures, h.failure_reason, h.failure_detail, h.failure_us,
+            h.last_failed_device, h.not_before_us, h.reopened, h.recheck, h.since_us
+        FROM chains c JOIN hops h ON h.chain_id = c.id ",
+            $rest
+        )
+    };
+}
+
+const JOINED: (&str, &str) = ("hop_state", "hop_generation");
+const ALONE: (&str, &str) = ("state", "generation");
+
+/// A chain and its head hop, not locked.
+pub(super) async fn head(db: &mut Db, id: ChainId) -> Result<Option<(Chain, Option<Hop>)>> {
+    let sql = with_hop!(
+        "AND h.generation = c.generation AND h.hop = CASE WHEN c.head < c.hops THEN c.head ELSE c.hops - 1 END
+        WHERE c.id = $1"
+    );
+    let row = query(sql)
+        .bind(uuid(id.as_bytes()))
+        .fetch_optional(db)
+        .await?;
+    let pair = |row: &super::Row| Ok((chain_of(row)?, Some(hop_in(row, JOINED)?)));
+    row.as_ref().map(pair).transpose()
+}
+
+/// A chain and one of its hops, not locked.
+pub(super) async fn chain_and_hop(
+    db: &mut Db,
+    id: ChainId,
+    generation: u32,
+    index: u32,
+) -> Result<Option<(Chain, Option<Hop>)>> {
+    let sql = with_hop!("AND h.generation = $2 AND h.hop = $3 WHERE c.id = $1");
+    let row = query(sql)
+        .bind(uuid(id.as_bytes()))
+        .bind(int(generation))
+        .bind(int(index))
+        .fetch_optional(db)
+        .await?;
+    let pair = |row: &super::Row| Ok((chain_of(row)?, Some(hop_in(row, JOINED)?)));
+    row.as_ref().map(pair).transpose()
+}
+
 pub(super) async fn active_heads(db: &mut Db) -> Result<Vec<(Chain, Hop)>> {
-    // The columns of both tables, but the two names that both have.
-    let sql = "SELECT c.*, h.state AS hop_state, h.chain_id, h.hop, h.stuck_reason, h.epoch, h.weights, h.input,
-            h.expected, h.output, h.method, h.alone, h.compute_failures, h.disconnect_failures,
-            h.mismatch_failures, h.failure_reason, h.failure_detail, h.failure_us, h.last_failed_device,
-            h.not_before_us, h.reopened, h.recheck, h.since_us
-        FROM chains c
-        JOIN hops h ON h.chain_id = c.id AND h.generation = c.generation AND h.hop = c.head
-        WHERE c.state = 'Active' ORDER BY c.created_us, c.id";
+    let sql = with_hop!(
+        "AND h.generation = c.generation AND h.hop = c.head
+        WHERE c.state = 'Active' ORDER BY c.created_us, c.id"
+    );
     let rows = query(sql).fetch_all(db).await?;
-    let pair = |row| Ok((chain_of(row)?, hop_in(row, "hop_state")?));
+    let pair = |row| Ok((chain_of(row)?, hop_in(row, JOINED)?));
     rows.iter().map(pair).collect()
 }
 
@@ -207,11 +252,11 @@ pub(super) async fn chain_keys(db: &mut Db, id: ChainId) -> Result<Vec<BlobRecor
 }
 
 fn hop_of(row: &super::Row) -> Result<Hop> {
-    hop_in(row, "state")
+    hop_in(row, ALONE)
 }
 
-/// `state`: name of the column that is the hop's state.
-fn hop_in(row: &super::Row, state: &str) -> Result<Hop> {
+/// `state`, `generation`: names of the columns that are the hop's.
+fn hop_in(row: &super::Row, (state, generation): (&str, &str)) -> Result<Hop> {
     let row = Columns(row);
     let state = match row.text(state)?.as_str() {
         "Blocked" => HopState::Blocked,
@@ -243,7 +288,7 @@ fn hop_in(row: &super::Row, state: &str) -> Result<Hop> {
     };
     Ok(Hop {
         chain: row.id("chain_id")?,
-        generation: row.short("generation")?,
+        generation: row.short(generation)?,
         index: row.short("hop")?,
         state,
         epoch: row.long("epoch")?,

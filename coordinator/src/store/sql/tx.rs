@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use cipherhop_proto::signing::PublicKey;
 use cipherhop_proto::{AccountId, AttemptId, ChainId, DeviceId, Digest, Nonce, TokenId, UploadId};
 
-use super::{Handle, archive, chains, people, trail, work};
+use super::{Handle, archive, chains, people, record, trail, work};
 use crate::domain::attempt::Attempt;
 use crate::domain::chain::{Chain, NewChain};
 use crate::domain::event::{Event, NewEvent};
@@ -137,6 +137,40 @@ impl Tx for SqlTx {
         chains::chain(&mut self.tx, id, self.writing).await
     }
 
+    async fn head(&mut self, id: ChainId, if_free: bool) -> Result<Option<(Chain, Option<Hop>)>> {
+        if super::ONE_WRITER
+            && let Some(both) = chains::head(&mut self.tx, id).await?
+        {
+            return Ok(Some(both));
+        }
+        let chain = match if_free {
+            true => self.chain_if_free(id).await?,
+            false => self.chain(id).await?,
+        };
+        let Some(chain) = chain else { return Ok(None) };
+        let index = chain.head.min(chain.hops.saturating_sub(1));
+        let hop = self.hop(id, chain.generation, index).await?;
+        Ok(Some((chain, hop)))
+    }
+
+    async fn chain_and_hop(
+        &mut self,
+        id: ChainId,
+        generation: u32,
+        index: u32,
+    ) -> Result<Option<(Chain, Option<Hop>)>> {
+        if super::ONE_WRITER
+            && let Some(both) = chains::chain_and_hop(&mut self.tx, id, generation, index).await?
+        {
+            return Ok(Some(both));
+        }
+        let Some(chain) = self.chain(id).await? else {
+            return Ok(None);
+        };
+        let hop = self.hop(id, generation, index).await?;
+        Ok(Some((chain, hop)))
+    }
+
     async fn chain_by_name(&mut self, name: &str) -> Result<Option<Chain>> {
         chains::chain_by_name(&mut self.tx, name).await
     }
@@ -207,12 +241,24 @@ impl Tx for SqlTx {
         work::pending_of_hop(&mut self.tx, chain, generation, hop).await
     }
 
+    async fn pending_of_heads(&mut self) -> Result<Vec<Attempt>> {
+        work::pending_of_heads(&mut self.tx).await
+    }
+
     async fn attempts_of_chain(&mut self, chain: ChainId, generation: u32) -> Result<Vec<Attempt>> {
         work::attempts_of_chain(&mut self.tx, chain, generation).await
     }
 
     async fn live_attempts(&mut self) -> Result<Vec<Attempt>> {
         work::live_attempts(&mut self.tx).await
+    }
+
+    async fn due_attempts(&mut self, now: Timestamp) -> Result<Vec<Attempt>> {
+        work::due_attempts(&mut self.tx, now).await
+    }
+
+    async fn next_wake(&mut self, after: Option<Timestamp>) -> Result<Option<Timestamp>> {
+        work::next_wake(&mut self.tx, after).await
     }
 
     async fn pending_of_device(&mut self, device: DeviceId) -> Result<Vec<Attempt>> {
@@ -297,6 +343,17 @@ impl Tx for SqlTx {
         now: Timestamp,
     ) -> Result<u64> {
         work::append_event(&mut self.tx, chain, event, now).await
+    }
+
+    async fn record(
+        &mut self,
+        attempt: &Attempt,
+        made: bool,
+        hop: &Hop,
+        event: &NewEvent,
+        now: Timestamp,
+    ) -> Result<u64> {
+        record::record(&mut self.tx, attempt, made, hop, event, now).await
     }
 
     async fn events(&mut self, chain: ChainId, after: u64, limit: u32) -> Result<Vec<Event>> {

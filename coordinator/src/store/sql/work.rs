@@ -134,6 +134,15 @@ pub(super) async fn attempts_of_hop(
     all(&rows)
 }
 
+pub(super) async fn pending_of_heads(db: &mut Db) -> Result<Vec<Attempt>> {
+    let sql = "SELECT a.* FROM attempts a
+        JOIN chains c ON c.id = a.chain_id AND c.generation = a.generation AND c.head = a.hop
+        WHERE a.state IN ('Leased', 'Fetching', 'Computing', 'Uploading', 'Submitted')
+            AND c.state = 'Active'
+        ORDER BY a.epoch";
+    all(&query(sql).fetch_all(db).await?)
+}
+
 pub(super) async fn attempts_of_chain(
     db: &mut Db,
     chain: ChainId,
@@ -154,6 +163,37 @@ pub(super) async fn live_attempts(db: &mut Db) -> Result<Vec<Attempt>> {
         WHERE state IN ('Leased', 'Fetching', 'Computing', 'Uploading', 'Submitted')
             AND state <> 'Submitted'";
     all(&query(sql).fetch_all(db).await?)
+}
+
+// Of live attempts, with the time at which each needs a look: as [`Attempt::wake_at`]. The first condition lets SQLite use
+// the partial index.
+macro_rules! wakes {
+    ($columns:literal, $rest:literal) => {
+        concat!(
+            "SELECT ",
+            $columns,
+            " FROM (SELECT a.*, CASE WHEN ",
+            is_set!("a.silent"),
+            " OR a.soft_expiry_us + c.grace_us > a.hard_deadline_us THEN a.hard_deadline_us
+                ELSE a.soft_expiry_us + c.grace_us END AS wake_us
+            FROM attempts a JOIN chains c ON c.id = a.chain_id
+            WHERE a.state IN ('Leased', 'Fetching', 'Computing', 'Uploading', 'Submitted')
+                AND a.state <> 'Submitted') live ",
+            $rest
+        )
+    };
+}
+
+pub(super) async fn due_attempts(db: &mut Db, now: Timestamp) -> Result<Vec<Attempt>> {
+    let sql = wakes!("*", "WHERE wake_us <= $1");
+    all(&query(sql).bind(now.micros()).fetch_all(db).await?)
+}
+
+pub(super) async fn next_wake(db: &mut Db, after: Option<Timestamp>) -> Result<Option<Timestamp>> {
+    let sql = wakes!("MIN(wake_us)", "WHERE wake_us > $1");
+    let after = after.map_or(i64::MIN, Timestamp::micros);
+    let next: Option<i64> = query_scalar(sql).bind(after).fetch_one(db).await?;
+    Ok(next.map(Timestamp::from_micros))
 }
 
 pub(super) async fn pending_of_device(db: &mut Db, device: DeviceId) -> Result<Vec<Attempt>> {
@@ -187,19 +227,7 @@ pub(super) async fn insert_attempt(db: &mut Db, attempt: &Attempt) -> Result<()>
             epoch, leased_us, hard_deadline_us, purpose, solo)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30,
             $31, $32)";
-    bind_changing(sql, attempt)
-        .bind(uuid(attempt.id.as_bytes()))
-        .bind(uuid(attempt.chain.as_bytes()))
-        .bind(int(attempt.generation))
-        .bind(int(attempt.hop))
-        .bind(uuid(attempt.device.as_bytes()))
-        .bind(uuid(attempt.account.as_bytes()))
-        .bind(uuid(attempt.nonce.as_bytes()))
-        .bind(int(attempt.epoch))
-        .bind(attempt.leased.micros())
-        .bind(attempt.hard_deadline.micros())
-        .bind(attempt.purpose.name())
-        .bind(attempt.solo)
+    bind_fixed(bind_changing(sql, attempt), attempt)
         .execute(db)
         .await?;
     Ok(())
@@ -219,11 +247,27 @@ pub(super) async fn update_attempt(db: &mut Db, attempt: &Attempt) -> Result<()>
     Ok(())
 }
 
+type Bound<'q> = Query<'q, super::Database, super::Arguments>;
+
+/// Binds the columns that do not change, in the order of INSERT.
+pub(super) fn bind_fixed<'q>(bound: Bound<'q>, attempt: &'q Attempt) -> Bound<'q> {
+    bound
+        .bind(uuid(attempt.id.as_bytes()))
+        .bind(uuid(attempt.chain.as_bytes()))
+        .bind(int(attempt.generation))
+        .bind(int(attempt.hop))
+        .bind(uuid(attempt.device.as_bytes()))
+        .bind(uuid(attempt.account.as_bytes()))
+        .bind(uuid(attempt.nonce.as_bytes()))
+        .bind(int(attempt.epoch))
+        .bind(attempt.leased.micros())
+        .bind(attempt.hard_deadline.micros())
+        .bind(attempt.purpose.name())
+        .bind(attempt.solo)
+}
+
 /// Binds the columns that change during an attempt's life, in the order both statements name them.
-fn bind_changing<'q>(
-    sql: &'static str,
-    attempt: &'q Attempt,
-) -> Query<'q, super::Database, super::Arguments> {
+pub(super) fn bind_changing<'q>(sql: &'static str, attempt: &'q Attempt) -> Bound<'q> {
     let (progress, claim) = (&attempt.progress, attempt.claim.as_ref());
     let counts = matches!(
         attempt.state,

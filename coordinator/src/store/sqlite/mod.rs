@@ -13,6 +13,11 @@ macro_rules! skip_locked {
         $sql
     };
 }
+macro_rules! together {
+    ($attempt:literal, $hop:literal, $event:literal) => {
+        concat!($attempt, ";\n", $hop, ";\n", $event)
+    };
+}
 // In the words of the partial index, or SQLite does not use it.
 macro_rules! is_set {
     ($flag:literal) => {
@@ -27,6 +32,8 @@ mod archive;
 mod chains;
 #[path = "../sql/people.rs"]
 mod people;
+#[path = "../sql/record.rs"]
+mod record;
 #[path = "../sql/rows.rs"]
 mod rows;
 #[path = "../sql/trail.rs"]
@@ -56,6 +63,8 @@ use super::types::Result;
 const READERS: u32 = 4;
 /// Prepared statements a connection keeps.
 const STATEMENTS: usize = 256;
+/// The only writer: what two statements read in its transaction is of one moment, and one may read both.
+const ONE_WRITER: bool = true;
 /// How long a call waits for a connection or for SQLite's lock before it fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 

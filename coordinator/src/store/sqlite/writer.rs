@@ -32,6 +32,10 @@ struct Group {
     open: bool,
     /// One who gave up left a savepoint.
     torn: bool,
+    /// One who finished left a savepoint: its release goes with the next statement.
+    kept: bool,
+    /// The newest savepoint's name. They take turns, so that nobody takes back what the one before wrote.
+    second: bool,
     /// Told when their changes are durable, or lost.
     unheard: Vec<oneshot::Sender<bool>>,
 }
@@ -87,10 +91,20 @@ impl Writer {
         self.mend(&mut write.connection).await;
         // From here on a caller that goes away leaves something behind.
         write.state = State::Working;
-        if !self.group(|group| std::mem::replace(&mut group.open, true)) {
-            run(&mut write.connection, "BEGIN IMMEDIATE").await?;
-        }
-        run(&mut write.connection, "SAVEPOINT one").await?;
+        let begin = self.group(|group| {
+            let open = std::mem::replace(&mut group.open, true);
+            let kept = std::mem::take(&mut group.kept);
+            group.second = !group.second;
+            match (open, kept, group.second) {
+                (false, _, false) => "BEGIN IMMEDIATE; SAVEPOINT one",
+                (false, _, true) => "BEGIN IMMEDIATE; SAVEPOINT two",
+                (true, false, false) => "SAVEPOINT one",
+                (true, false, true) => "SAVEPOINT two",
+                (true, true, false) => "RELEASE two; SAVEPOINT one",
+                (true, true, true) => "RELEASE one; SAVEPOINT two",
+            }
+        });
+        run(&mut write.connection, begin).await?;
         Ok(Handle::Write(write))
     }
 
@@ -98,6 +112,7 @@ impl Writer {
     fn tell(&self, durable: bool) {
         let unheard = self.group(|group| {
             group.open = false;
+            group.kept = false;
             std::mem::take(&mut group.unheard)
         });
         for one in unheard {
@@ -108,13 +123,15 @@ impl Writer {
 
     /// Takes back what one who gave up had written.
     async fn mend(&self, connection: &mut SqliteConnection) {
-        if !self.group(|group| std::mem::take(&mut group.torn)) {
+        let (torn, second) = self.group(|group| (std::mem::take(&mut group.torn), group.second));
+        if !torn {
             return;
         }
-        if run(connection, "ROLLBACK TO one; RELEASE one")
-            .await
-            .is_err()
-        {
+        let undo = match second {
+            false => "ROLLBACK TO one; RELEASE one",
+            true => "ROLLBACK TO two; RELEASE two",
+        };
+        if run(connection, undo).await.is_err() {
             // There was none: SQLite ends the whole transaction for some failures, a full disk among them.
             let _ = run(connection, "ROLLBACK").await;
             self.tell(false);
@@ -125,7 +142,13 @@ impl Writer {
         if !self.group(|group| group.open) {
             return Ok(());
         }
-        let done = run(connection, "COMMIT").await;
+        let (kept, second) = self.group(|group| (std::mem::take(&mut group.kept), group.second));
+        let commit = match (kept, second) {
+            (false, _) => "COMMIT",
+            (true, false) => "RELEASE one; COMMIT",
+            (true, true) => "RELEASE two; COMMIT",
+        };
+        let done = run(connection, commit).await;
         if done.is_err() {
             // Some failures have rolled back already.
             let _ = run(connection, "ROLLBACK").await;
@@ -185,16 +208,24 @@ pub(super) struct Write {
 }
 
 impl Write {
+    /// Waits until it is durable.
     async fn finish(mut self) -> Result<()> {
-        run(&mut self.connection, "RELEASE one").await?;
         self.state = State::Done;
         let (tell, heard) = oneshot::channel();
         let last = self.writer.group(|group| {
+            group.kept = true;
             group.unheard.push(tell);
             group.waiting == 0 || group.unheard.len() >= MOST
         });
         if last {
-            return self.writer.flush(&mut self.connection).await;
+            // In a task of its own: a caller that goes away must not stop in the middle of a shared commit.
+            let flush = async move { self.writer.clone().flush(&mut self.connection).await };
+            return match tokio::spawn(flush).await {
+                Ok(done) => done,
+                Err(error) => Err(StoreError::Damaged(format!(
+                    "a commit ended early: {error}"
+                ))),
+            };
         }
         drop(self);
         match heard.await {
@@ -230,13 +261,7 @@ impl Handle {
         match self {
             Self::Plain(_) => Ok(()),
             Self::Read(read) => Ok(read.commit().await?),
-            // In a task of its own: a caller that goes away must not stop in the middle of a shared commit.
-            Self::Write(write) => match tokio::spawn(write.finish()).await {
-                Ok(done) => done,
-                Err(error) => Err(StoreError::Damaged(format!(
-                    "a commit ended early: {error}"
-                ))),
-            },
+            Self::Write(write) => write.finish().await,
         }
     }
 }
