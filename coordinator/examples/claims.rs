@@ -202,7 +202,7 @@ async fn run(settings: &Settings) -> Figures {
     }
     let seen: Arc<Mutex<Seen>> = Arc::default();
     if settings.watchers > 0 {
-        let address = watchers::pages(&server).await;
+        let address = server.pages(Arc::default()).await;
         for turn in 0..4 {
             let crowd = match turn % 2 {
                 1 => Some(watchers::crowd(address, settings.watchers, "chain%200").await),

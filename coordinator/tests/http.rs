@@ -229,6 +229,76 @@ async fn i7_the_pages_show_a_chain_and_nothing_secret() {
     server.shutdown.cancel();
 }
 
+/// Times come from the traces of accepted results: shown once the hop is verified, and left out where they cannot be.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_ledger_of_times_shows_what_accepted_results_report() {
+    let server = Server::start().await;
+    let address = server.pages(Arc::default()).await;
+    let owner = server.owner().await;
+    new_chain("demo", 3).create(&owner).await;
+    let (ada, bob) = (server.volunteer("ada").await, server.volunteer("bob").await);
+    let api = async || {
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        let (_, body) = get(address, "/api/v1/chains/demo").await;
+        let (start, end) = (body.find('{').unwrap(), body.rfind('}').unwrap());
+        serde_json::from_str::<serde_json::Value>(&body[start..=end]).unwrap()
+    };
+    let timed = |steps: &[(&str, f64)]| {
+        let lines = steps.iter().map(|(name, seconds)| {
+            format!(
+                "{}\n",
+                serde_json::json!({ "name": name, "seconds": seconds })
+            )
+        });
+        lines.collect::<String>().into_bytes()
+    };
+    let first = timed(&[("softmax.cts", 3.25), ("ffn", 4.5), ("boot.evalmod", 21.5)]);
+    let impossible = timed(&[("softmax.cts", 3.25), ("boot.cts", -5.0)]);
+    let second = timed(&[("ffn", 2.0), ("boot.stc", 1.0)]);
+
+    let given = ada.acquire(5).await.unwrap();
+    ada.hand_in_with(&given, &output(0), &first).await.unwrap();
+    let early = api().await;
+    assert!(early["hops"][0]["reported_times"].is_null(), "{early}");
+    assert_eq!(early["reported_times"]["all_results_compute_seconds"], 0.0);
+    let given = bob.acquire(5).await.unwrap();
+    bob.hand_in(&given, &output(0)).await.unwrap();
+    let given = ada.acquire(5).await.unwrap();
+    ada.hand_in_with(&given, &output(1), &impossible)
+        .await
+        .unwrap();
+    let given = bob.acquire(5).await.unwrap();
+    bob.hand_in_with(&given, &output(1), &second).await.unwrap();
+    complete_from(&ada, &bob, 2, 3).await;
+
+    let shown = api().await;
+    let hop = &shown["hops"][0]["reported_times"];
+    assert_eq!(hop["lay_seconds"], 7.75, "{shown}");
+    assert_eq!(hop["boot_seconds"], 21.5);
+    assert_eq!(hop["bootstraps"]["cts_seconds"], 3.25);
+    assert_eq!(hop["bootstraps"]["evalmod_seconds"], 21.5);
+    let hop = &shown["hops"][1]["reported_times"];
+    assert_eq!(hop["lay_seconds"], 2.0, "the other account's times");
+    assert!(shown["hops"][2]["reported_times"].is_null());
+    let total = &shown["reported_times"];
+    assert_eq!(total["hops_reported"], 2);
+    assert_eq!(total["lay_seconds"], 9.75);
+    assert_eq!(total["boot_seconds"], 22.5);
+    assert_eq!(total["all_results_compute_seconds"], 9.0);
+    let (_, body) = get(address, "/api/v1/volunteers").await;
+    assert_eq!(body.matches("\"hop_seconds\":4.5").count(), 2, "{body}");
+    let (_, page) = get(address, "/chains/demo").await;
+    for text in [
+        "lay 7.75 s, boot 21.5 s",
+        "StC 0.00 s, ModRaise 0.00 s, CtS 3.25 s, EvalMod 21.5 s",
+        "As reported",
+        "not reported",
+    ] {
+        assert!(page.contains(text), "{text}: {page}");
+    }
+    server.shutdown.cancel();
+}
+
 /// Programs get JSON for every answer of the API, people a page, probes a line; the database here lost two tables.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_kind_of_reader_gets_errors_in_its_own_form() {

@@ -5,34 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cipherhop_coordinator::clock::{Clock, SystemClock};
-use cipherhop_coordinator::http::{Pages, serve};
-use cipherhop_coordinator::metrics::Disk;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-
-use crate::common::Server;
-
-/// The coordinator's pages on a socket of their own.
-pub async fn pages(server: &Server) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    let pages = Pages {
-        store: server.store.clone(),
-        clock,
-        counters: Arc::default(),
-        disk: Disk {
-            folder: server.dir.path().to_owned(),
-            headroom_bytes: 0,
-        },
-        coordinator: server.url.clone(),
-        shutdown: server.shutdown.clone(),
-    };
-    tokio::spawn(serve(pages, listener));
-    address
-}
 
 /// Browsers until they are dropped.
 pub struct Crowd {

@@ -110,6 +110,7 @@ pub(super) async fn serve(args: ServeArgs, json: bool) -> Result<(), Failure> {
         tracing::info!(address = %pages.local_addr().map_err(Failure::other)?, "HTTP pages");
         let state = Pages {
             store: store.clone(),
+            blobs: blobs.clone(),
             clock: clock.clone(),
             counters: counters.clone(),
             disk: Disk {

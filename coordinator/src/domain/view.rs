@@ -26,6 +26,15 @@ pub struct RunningView {
     pub last_seen: Timestamp,
 }
 
+/// What came with an accepted result besides its digest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Report {
+    /// Digest of its trace.
+    pub trace: Digest,
+    /// How long it took, as its volunteer says.
+    pub compute: Duration,
+}
+
 /// Accuracy figures the owner published for a hop.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Accuracy {
@@ -60,6 +69,8 @@ pub struct HopView {
     pub accepted: Option<Accepted>,
     /// Names of the volunteers whose results were accepted.
     pub verified_by: Vec<String>,
+    /// Accepted results, in order of epoch; none before the hop is Verified.
+    pub reports: Vec<Report>,
     /// Since when it is in this state.
     pub since: Timestamp,
     /// Not handed out before this time.
@@ -78,6 +89,7 @@ impl HopView {
     ) -> Self {
         let mut running = Vec::new();
         let mut verified_by = Vec::new();
+        let mut reports = Vec::new();
         let mut results_waiting = 0;
         // Examinations and rechecks of verified hops are nobody's business.
         let work = attempts.iter().filter(|a| a.purpose == Purpose::Work);
@@ -97,9 +109,16 @@ impl HopView {
                     if !verified_by.contains(&volunteer) {
                         verified_by.push(volunteer);
                     }
+                    reports.extend(attempt.claim.as_ref().map(|claim| Report {
+                        trace: claim.trace,
+                        compute: claim.compute,
+                    }));
                 }
                 _ => {}
             }
+        }
+        if hop.accepted.is_none() {
+            reports.clear();
         }
         Self {
             index: hop.index,
@@ -115,6 +134,7 @@ impl HopView {
             running,
             accepted: hop.accepted,
             verified_by,
+            reports,
             since: hop.since,
             not_before: hop.not_before,
             accuracy,

@@ -36,13 +36,15 @@ pub(super) async fn chain(
     let Path(name) = name?;
     let now = site.pages.clock.now();
     let status = site.status(&name).await?;
-    let hops = status
-        .hops
-        .iter()
-        .map(|hop| hop_json(&convert::hop(hop, now)));
+    let times = site.times(&status).await;
+    let hops = status.hops.iter().map(|hop| {
+        let mut value = hop_json(&convert::hop(hop, now));
+        value["reported_times"] = times.hop_json(hop.index);
+        value
+    });
     Ok(Json(json!({
         "chain": chain_json(&convert::chain(&status.chain, now)), "hops": hops.collect::<Vec<_>>(),
-        "sequence": status.sequence,
+        "sequence": status.sequence, "reported_times": times.json(),
     })))
 }
 
@@ -87,6 +89,8 @@ pub(super) struct Volunteer {
     pub(super) name: String,
     pub(super) devices: u64,
     pub(super) valid_results: u64,
+    /// What the valid results took, as the devices say.
+    pub(super) hop_seconds: f64,
     pub(super) seconds_since_seen: f64,
 }
 
@@ -103,6 +107,7 @@ impl Site {
                 name: own[0].account_name.clone(),
                 devices: own.len() as u64,
                 valid_results: self.pages.store.credits(own[0].account).await?,
+                hop_seconds: self.pages.store.credit_seconds(own[0].account).await?,
                 seconds_since_seen: seen.map_or(0.0, |at| now.since(at).as_secs_f64()),
             });
         }
@@ -119,6 +124,7 @@ pub(super) async fn volunteers(State(site): State<Site>) -> Result<Json<Value>, 
     let volunteers = volunteers.iter().map(|v| {
         json!({
             "name": v.name, "devices": v.devices, "valid_results": v.valid_results,
+            "hop_seconds": v.hop_seconds,
             "seconds_since_seen": v.seconds_since_seen,
         })
     });

@@ -11,10 +11,11 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use cipherhop_proto::ChainId;
+use cipherhop_proto::{ChainId, Digest};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::blobs::Blobs;
 use crate::clock::Clock;
 use crate::domain::view::ChainStatus;
 use crate::metrics::{self, Counters, Disk};
@@ -26,6 +27,7 @@ mod live;
 mod pages;
 mod problem;
 mod range;
+mod times;
 
 use problem::{ApiProblem, Problem};
 
@@ -34,6 +36,8 @@ use problem::{ApiProblem, Problem};
 pub struct Pages {
     /// The store.
     pub store: Arc<dyn Store>,
+    /// The blobs, for the times in the traces of accepted results.
+    pub blobs: Blobs,
     /// The clock.
     pub clock: Arc<dyn Clock>,
     /// What this process counted.
@@ -56,6 +60,8 @@ type Seen = (Instant, Arc<ChainStatus>);
 struct Site {
     pages: Pages,
     seen: Arc<Mutex<HashMap<ChainId, Seen>>>,
+    /// Times by the digest of the trace that has them.
+    traces: Arc<Mutex<HashMap<Digest, Option<times::StepTimes>>>>,
 }
 
 /// Serves the pages until the coordinator goes down and open answers are sent.
@@ -64,6 +70,7 @@ pub async fn serve(pages: Pages, listener: TcpListener) {
     let site = Site {
         pages,
         seen: Arc::default(),
+        traces: Arc::default(),
     };
     let router = Router::new()
         .route("/", get(pages::chains))

@@ -8,7 +8,7 @@ use maud::{DOCTYPE, Markup, html};
 use serde::Deserialize;
 
 use super::accuracy::accuracy;
-use super::{Problem, Site, api, range};
+use super::{Problem, Site, api, range, times};
 use crate::domain::event::{Event, EventKind};
 use crate::domain::time::Timestamp;
 use crate::present::{chain_state, duration, eta, hop_state, method, phase};
@@ -153,6 +153,7 @@ pub(super) async fn chain(
         .filter(|hop| range::holds(&ranges, hop.hop) && open(hop))
         .collect();
     let address = address(&chain);
+    let times = site.times(&status).await;
     let content = html! {
         h1 { (chain.name) }
         p {
@@ -191,6 +192,7 @@ pub(super) async fn chain(
         } }
         p.soft { "“·a”: an archived digest is known; it is shown once the hop is verified." }
         (accuracy(&hops))
+        (times::ledger(&status, &times))
         (ledger(&hops, &address))
         (history(&events, now))
     };
@@ -309,13 +311,14 @@ pub(super) async fn volunteers(State(site): State<Site>) -> Result<Markup, Probl
             p { "Nobody has enrolled yet. " a href="/lend" { "Lend your machine." } }
         } @else {
             div.wide { table.cards aria-label="Volunteers" {
-                thead { tr { th { "Account" } th { "Devices" } th { "Valid results" } th { "Last seen" } } }
+                thead { tr { th { "Account" } th { "Devices" } th { "Valid results" } th { "Time given" } th { "Last seen" } } }
                 tbody {
                     @for v in &volunteers {
                         tr {
                             td.whole { (v.name) }
                             td data-label="devices" { (v.devices) }
                             td data-label="valid results" { (v.valid_results) }
+                            td data-label="time given" { (duration(v.hop_seconds)) }
                             td data-label="seen" { (duration(v.seconds_since_seen)) " ago" }
                         }
                     }

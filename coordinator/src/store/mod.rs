@@ -111,6 +111,8 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Device>;
     /// Attempts of the account that earned credit (I6).
     async fn credits(&self, account: AccountId) -> Result<u64>;
+    /// Seconds that these attempts took, as the account's devices say.
+    async fn credit_seconds(&self, account: AccountId) -> Result<f64>;
 
     // What operators did.
 

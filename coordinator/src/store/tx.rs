@@ -203,6 +203,7 @@ pub(super) trait Tx: Send {
         now: Timestamp,
     ) -> Result<()>;
     async fn credits(&mut self, account: AccountId) -> Result<u64>;
+    async fn credit_seconds(&mut self, account: AccountId) -> Result<f64>;
 
     async fn accuracies(&mut self, chain: ChainId, generation: u32) -> Result<Vec<Accuracy>>;
     async fn put_accuracy(

@@ -24,6 +24,7 @@ impl Server {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let pages = Pages {
             store: self.store.clone(),
+            blobs: self.blobs.clone(),
             clock,
             counters,
             disk: Disk {

@@ -55,6 +55,8 @@ pub async fn i9_a_tie_waits_for_a_third_account(mut world: World) {
     assert_eq!(state(a.id).await, AttemptState::Mismatched);
     assert_eq!(state(b.id).await, AttemptState::Matched);
     assert_eq!(world.store.credits(crowd[0].account).await.unwrap(), 0);
+    let seconds = world.store.credit_seconds(crowd[0].account).await;
+    assert_eq!(seconds.unwrap(), 0.0, "a refuted result gives no time");
     assert_eq!(world.submit(&a, "x").await, Outcome::Mismatched);
 }
 
@@ -71,6 +73,8 @@ pub async fn i6_credit_comes_once_per_attempt(mut world: World) {
     }
     for device in crowd {
         assert_eq!(world.store.credits(device.account).await.unwrap(), 1);
+        let seconds = world.store.credit_seconds(device.account).await;
+        assert_eq!(seconds.unwrap(), 60.0, "what its one valid result took");
     }
 }
 

@@ -276,6 +276,10 @@ impl<B: Backend> Store for Engine<B> {
         self.look().await?.tx.credits(account).await
     }
 
+    async fn credit_seconds(&self, account: AccountId) -> Result<f64> {
+        self.look().await?.tx.credit_seconds(account).await
+    }
+
     async fn blob(&self, digest: Digest) -> Result<Option<BlobRecord>> {
         self.look().await?.tx.blob(digest).await
     }

@@ -470,6 +470,16 @@ impl Tx for MemoryTx {
             .count() as u64)
     }
 
+    async fn credit_seconds(&mut self, account: AccountId) -> Result<f64> {
+        let data = self.get();
+        let earned = data
+            .credits
+            .iter()
+            .filter(|(_, earner)| **earner == account);
+        let claims = earned.filter_map(|(id, _)| data.attempts.get(id)?.claim.as_ref());
+        Ok(claims.map(|claim| claim.compute.as_secs_f64()).sum())
+    }
+
     async fn accuracies(&mut self, chain: ChainId, generation: u32) -> Result<Vec<Accuracy>> {
         let range = (chain, generation, 0)..=(chain, generation, u32::MAX);
         Ok(self

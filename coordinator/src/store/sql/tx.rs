@@ -323,6 +323,10 @@ impl Tx for SqlTx {
         work::credits(&mut self.tx, account).await
     }
 
+    async fn credit_seconds(&mut self, account: AccountId) -> Result<f64> {
+        work::credit_seconds(&mut self.tx, account).await
+    }
+
     async fn accuracies(&mut self, chain: ChainId, generation: u32) -> Result<Vec<Accuracy>> {
         archive::accuracies(&mut self.tx, chain, generation).await
     }

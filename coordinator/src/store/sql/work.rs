@@ -339,6 +339,18 @@ pub(super) async fn credits(db: &mut Db, account: AccountId) -> Result<u64> {
     Ok(count.unsigned_abs())
 }
 
+pub(super) async fn credit_seconds(db: &mut Db, account: AccountId) -> Result<f64> {
+    // strangers claim these times, and whole numbers of them could overflow
+    let sql = "SELECT COALESCE(SUM(CAST(claim_compute_us AS DOUBLE PRECISION)), 0.0)
+        FROM credits JOIN attempts ON attempts.id = credits.attempt_id
+        WHERE credits.account_id = $1";
+    let micros: f64 = query_scalar(sql)
+        .bind(uuid(account.as_bytes()))
+        .fetch_one(db)
+        .await?;
+    Ok(micros / 1e6)
+}
+
 pub(super) async fn append_event(
     db: &mut Db,
     chain: ChainId,
