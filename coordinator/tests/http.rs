@@ -6,7 +6,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cipherhop_coordinator::metrics::{Counters, METRICS};
 use cipherhop_proto::{ChainId, Digest, v1};
@@ -351,6 +351,48 @@ async fn each_kind_of_reader_gets_errors_in_its_own_form() {
     let (head, body) = ask(address, "GET", "/readyz").await;
     assert!(head.contains(" 503 "), "{head}");
     assert_eq!(body, "the database does not answer\n");
+    server.shutdown.cancel();
+}
+
+/// The database is gone between the two halves: what was just read serves everybody who asks at the same moment.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_browsers_of_one_chain_cost_one_reading() {
+    let server = Server::start().await;
+    let address = server.pages(Arc::default()).await;
+    new_chain("demo", 1).create(&server.owner().await).await;
+    let file = server.dir.path().join("coordinator.db");
+    let mut database = SqliteConnection::connect(&format!("sqlite://{}", file.display()))
+        .await
+        .unwrap();
+    let mut rename = async |from: &str, to: &str| {
+        let change = format!("ALTER TABLE {from} RENAME TO {to}");
+        sqlx::raw_sql(sqlx::AssertSqlSafe(change))
+            .execute(&mut database)
+            .await
+            .unwrap();
+    };
+    // a machine that stands still for a moment gets another try
+    for attempt in 0.. {
+        let (status, first) = get(address, "/chains/demo").await;
+        assert!(status.contains("200"), "{status}");
+        rename("attempts", "attempts_gone").await;
+        let (start, mut all) = (Instant::now(), Vec::new());
+        for _ in 0..50 {
+            all.push(tokio::spawn(get(address, "/chains/demo")));
+        }
+        let mut same = 0;
+        for asked in all {
+            let (status, text) = asked.await.unwrap();
+            same += usize::from(status.contains("200") && text == first);
+        }
+        let quick = start.elapsed() < Duration::from_millis(300);
+        rename("attempts_gone", "attempts").await;
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        if quick || attempt == 5 {
+            assert_eq!(same, 50);
+            break;
+        }
+    }
     server.shutdown.cancel();
 }
 

@@ -35,8 +35,8 @@ pub(super) async fn chain(
 ) -> Result<Json<Value>, ApiProblem> {
     let Path(name) = name?;
     let now = site.pages.clock.now();
-    let status = site.status(&name).await?;
-    let times = site.times(&status).await;
+    let view = site.view(&name).await?;
+    let (status, times) = (&view.status, &view.times);
     let hops = status.hops.iter().map(|hop| {
         let mut value = hop_json(&convert::hop(hop, now));
         value["reported_times"] = times.hop_json(hop.index);
@@ -53,9 +53,9 @@ pub(super) async fn manifest(
     State(site): State<Site>,
     Path(name): Path<String>,
 ) -> Result<impl IntoResponse, Problem> {
-    let status = site.status(&name).await?;
+    let view = site.view(&name).await?;
     let kind = "text/plain; charset=utf-8";
-    Ok(([(header::CONTENT_TYPE, kind)], status.manifest()))
+    Ok(([(header::CONTENT_TYPE, kind)], view.status.manifest()))
 }
 
 #[derive(Deserialize)]
@@ -71,7 +71,7 @@ pub(super) async fn events(
 ) -> Result<Json<Value>, ApiProblem> {
     let (Path(name), Query(query)) = (name?, query?);
     let now = site.pages.clock.now();
-    let chain = site.status(&name).await?.chain.id;
+    let chain = site.view(&name).await?.status.chain.id;
     let events = site.pages.store.events(chain, query.after, EVENTS).await?;
     let events: Vec<Value> = events.iter().map(|event| event_json(event, now)).collect();
     Ok(Json(json!({ "events": events })))

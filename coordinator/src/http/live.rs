@@ -19,7 +19,7 @@ pub(super) async fn chain(
     State(site): State<Site>,
     Path(name): Path<String>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
-    site.status(&name).await?;
+    site.view(&name).await?;
     Ok(changes(site, Some(name)))
 }
 
@@ -45,8 +45,9 @@ fn changes(
             };
             shutdown.run_until_cancelled(waited).await?;
             let newest = match &chain {
-                Some(name) => match site.status(name).await {
-                    Ok(status) => {
+                Some(name) => match site.view(name).await {
+                    Ok(view) => {
+                        let status = &view.status;
                         let running = status.hops.iter().any(|hop| !hop.running.is_empty());
                         status.sequence.max(if running { last + 1 } else { 0 })
                     }

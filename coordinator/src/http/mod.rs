@@ -2,8 +2,7 @@
 //! `/metrics`. They only read, and show what observers may see: no digest before Verified (I7), no token, no blob.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::extract::State;
@@ -11,24 +10,25 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use cipherhop_proto::{ChainId, Digest};
+use cipherhop_proto::Digest;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::blobs::Blobs;
 use crate::clock::Clock;
-use crate::domain::view::ChainStatus;
 use crate::metrics::{self, Counters, Disk};
-use crate::store::{Store, StoreError};
+use crate::store::Store;
 
 mod accuracy;
 mod api;
+mod cache;
 mod live;
 mod pages;
 mod problem;
 mod range;
 mod times;
 
+use cache::Cache;
 use problem::{ApiProblem, Problem};
 
 /// What the pages read.
@@ -50,16 +50,10 @@ pub struct Pages {
     pub shutdown: CancellationToken,
 }
 
-/// A chain's status is read again only after this time: many browsers ask at once.
-const FRESH: Duration = Duration::from_millis(500);
-
-/// A status and when it was read.
-type Seen = (Instant, Arc<ChainStatus>);
-
 #[derive(Clone)]
 struct Site {
     pages: Pages,
-    seen: Arc<Mutex<HashMap<ChainId, Seen>>>,
+    cache: Arc<Cache>,
     /// Times by the digest of the trace that has them.
     traces: Arc<Mutex<HashMap<Digest, Option<times::StepTimes>>>>,
 }
@@ -69,7 +63,7 @@ pub async fn serve(pages: Pages, listener: TcpListener) {
     let shutdown = pages.shutdown.clone();
     let site = Site {
         pages,
-        seen: Arc::default(),
+        cache: Arc::default(),
         traces: Arc::default(),
     };
     let router = Router::new()
@@ -138,24 +132,6 @@ async fn guarded(request: axum::extract::Request, next: Next) -> Response {
 
 async fn asset(kind: &'static str, text: &'static str) -> Response {
     ([(header::CONTENT_TYPE, kind)], text).into_response()
-}
-
-impl Site {
-    /// The chain's status, at most [`FRESH`] old.
-    async fn status(&self, name: &str) -> Result<Arc<ChainStatus>, StoreError> {
-        let id = match name.parse::<ChainId>() {
-            Ok(id) => id,
-            Err(_) => self.pages.store.chain_by_name(name).await?.id,
-        };
-        let lock = || self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let seen = lock().get(&id).cloned();
-        if let Some((_, status)) = seen.filter(|(at, _)| at.elapsed() < FRESH) {
-            return Ok(status);
-        }
-        let status = Arc::new(self.pages.store.status(id).await?);
-        lock().insert(id, (Instant::now(), status.clone()));
-        Ok(status)
-    }
 }
 
 /// Whether the coordinator takes work: the database answers and no shutdown has begun.

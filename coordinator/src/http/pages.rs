@@ -4,11 +4,12 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use cipherhop_proto::v1;
-use maud::{DOCTYPE, Markup, html};
+use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde::Deserialize;
 
 use super::accuracy::accuracy;
-use super::{Problem, Site, api, range, times};
+use super::cache::View;
+use super::{Problem, Site, range, times};
 use crate::domain::event::{Event, EventKind};
 use crate::domain::time::Timestamp;
 use crate::present::{chain_state, duration, eta, hop_state, method, phase};
@@ -18,8 +19,8 @@ pub(super) const STYLE: &str = include_str!("style.css");
 pub(super) const SCRIPT: &str = include_str!("live.js");
 pub(super) const ICON: &str = include_str!("icon.svg");
 
-/// Events on a chain's page, and how far back their numbers are looked through.
-const HISTORY: (usize, u64) = (40, 400);
+/// Most events on a chain's page.
+const HISTORY: usize = 40;
 
 /// The pages without a chain, by their titles.
 const NAVIGATION: [(&str, &str); 3] = [
@@ -134,15 +135,19 @@ pub(super) async fn chain(
     filter: Result<Query<Filter>, QueryRejection>,
 ) -> Result<(StatusCode, Markup), Problem> {
     let Query(filter) = filter.map_err(|_| Problem::BadQuery)?;
+    let view = site.view(&name).await?;
+    if filter.hops.is_empty() && filter.open.is_none() {
+        let page = view.page.get_or_init(|| chain_page(&view, &filter).1.0);
+        return Ok((StatusCode::OK, PreEscaped(page.clone())));
+    }
+    Ok(chain_page(&view, &filter))
+}
+
+fn chain_page(view: &View, filter: &Filter) -> (StatusCode, Markup) {
     let ranges = range::parse(&filter.hops);
     let readable = ranges.is_some();
     let ranges = ranges.unwrap_or_default();
-    let now = site.pages.clock.now();
-    let status = site.status(&name).await?;
-    let (_, back) = HISTORY;
-    let after = status.sequence.saturating_sub(back);
-    let store = &site.pages.store;
-    let events = store.events(status.chain.id, after, api::EVENTS).await?;
+    let (status, now) = (&view.status, view.now);
     let chain = convert::chain(&status.chain, now);
     let hops: Vec<v1::HopStatus> = status.hops.iter().map(|h| convert::hop(h, now)).collect();
     let open = |hop: &v1::HopStatus| {
@@ -153,7 +158,6 @@ pub(super) async fn chain(
         .filter(|hop| range::holds(&ranges, hop.hop) && open(hop))
         .collect();
     let address = address(&chain);
-    let times = site.times(&status).await;
     let content = html! {
         h1 { (chain.name) }
         p {
@@ -192,9 +196,9 @@ pub(super) async fn chain(
         } }
         p.soft { "“·a”: an archived digest is known; it is shown once the hop is verified." }
         (accuracy(&hops))
-        (times::ledger(&status, &times))
+        (times::ledger(status, &view.times))
         (ledger(&hops, &address))
-        (history(&events, now))
+        (history(&view.events, now))
     };
     let live = format!("/chains/{address}/live");
     let code = match readable {
@@ -203,7 +207,7 @@ pub(super) async fn chain(
     };
     // a page that says what is wrong with the filter stays until that is mended
     let live = readable.then_some(live.as_str());
-    Ok((code, layout(&chain.name, live, &content)))
+    (code, layout(&chain.name, live, &content))
 }
 
 fn hop_row(hop: &v1::HopStatus) -> Markup {
@@ -284,13 +288,12 @@ fn told(event: &Event) -> bool {
 }
 
 fn history(events: &[Event], now: Timestamp) -> Markup {
-    let (most, _) = HISTORY;
     html! {
         h2 { "What happened lately" }
         @if events.is_empty() { p { "Nothing." } }
         div.wide { table.cards aria-label="What happened lately" {
             tbody {
-                @for event in events.iter().rev().filter(|e| told(e)).take(most) {
+                @for event in events.iter().rev().filter(|e| told(e)).take(HISTORY) {
                     tr id={ "event-" (event.sequence) } {
                         td { (duration(now.since(event.at).as_secs_f64())) " ago" }
                         td { (event.event.kind.as_str()) }

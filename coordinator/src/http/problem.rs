@@ -17,6 +17,8 @@ pub(super) enum Problem {
     BadQuery,
     OnlyRead,
     Database(StoreError),
+    /// The database failed for another request, which said so in the log.
+    Unavailable,
 }
 
 impl From<StoreError> for Problem {
@@ -54,12 +56,13 @@ impl Problem {
             ),
             Problem::Database(error) => {
                 tracing::error!(%error, "the database does not answer");
-                (
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    Reason::StoreUnavailable,
-                    "the database does not answer",
-                )
+                Problem::Unavailable.told()
             }
+            Problem::Unavailable => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                Reason::StoreUnavailable,
+                "the database does not answer",
+            ),
         }
     }
 }
