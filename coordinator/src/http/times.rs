@@ -262,7 +262,7 @@ pub(super) fn ledger(status: &ChainStatus, times: &Times) -> Markup {
             tbody {
                 @for hop in &verified {
                     tr {
-                        td.whole { (hop) }
+                        td data-label="hop" { (hop) }
                         @match times.hops.get(hop) {
                             Some(t) => {
                                 (cells(t, longest, stages))
@@ -271,9 +271,11 @@ pub(super) fn ledger(status: &ChainStatus, times: &Times) -> Markup {
                         }
                     }
                 }
-                tr {
-                    td.whole { "All" }
-                    (cells(total, total.lay + total.boot, total.stages.iter().sum()))
+                @if !times.hops.is_empty() {
+                    tr {
+                        td { "All" }
+                        (cells(total, total.lay + total.boot, total.stages.iter().sum()))
+                    }
                 }
             }
         } }
